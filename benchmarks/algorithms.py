@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from rewardsmith.algorithms import advantages, kl, policy_losses, reductions
+from rewardsmith.algorithms import advantages, policy_losses
 from rewardsmith.algorithms.policy_losses import importance_weights, value_loss
 
 warnings.filterwarnings("ignore")
@@ -145,11 +145,11 @@ def loss_cases(x: Inputs) -> list[Case]:
 
     def policy(name: str, peer: str, reduction: str, peer_mode: str, **settings: float) -> Case:
         ours, theirs = policy_losses.POLICY_LOSSES[name], core_algos.get_policy_loss_fn(peer)
-        weights = reductions.REDUCTIONS[reduction]
+        weights = policy_losses.REDUCTIONS[reduction]
         return Case(
             f"{name} loss + backward",
             backward(
-                lambda logprobs_BT: reductions.reduce(
+                lambda logprobs_BT: policy_losses.reduce(
                     ours(logprobs_BT, x.old_BT, x.advantages_BT, x.mask_BT, **settings)[0], weights(x.mask_BT)
                 )
             ),
@@ -168,7 +168,7 @@ def loss_cases(x: Inputs) -> list[Case]:
         policy("cispo", "cispo", "token-mean", "token-mean", **bounds),
         Case(
             "k3 KL + backward",
-            backward(lambda logprobs_BT: kl.kl_loss(logprobs_BT, x.old_BT, x.mask_BT, estimator="k3").sum()),
+            backward(lambda logprobs_BT: policy_losses.kl_loss(logprobs_BT, x.old_BT, x.mask_BT, estimator="k3").sum()),
             backward(lambda logprobs_BT: (core_algos.kl_penalty(logprobs_BT, x.old_BT, "k3") * mask).sum()),
         ),
         Case(

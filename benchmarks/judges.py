@@ -185,7 +185,7 @@ async def ours(terms: Terms, phases: Sequence[Phase], cached: bool) -> list[Resu
     async with AsyncExitStack() as stack:
         for phase in phases:
             cache = stack.enter_context(closing(VerdictCache(stack.enter_context(tempfile.TemporaryDirectory()))))
-            settings = ClientSettings(version="1", concurrency=terms.concurrency, first_token_timeout=phase.limit)
+            settings = ClientSettings(version="1", concurrency=terms.concurrency, timeout=phase.limit)
             model = await stack.enter_async_context(ServedModel(settings, [f"{address}/v1"], name="judge"))
             behave(address, phase.behaviour)
             begun, cpu = time.perf_counter(), time.process_time()

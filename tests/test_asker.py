@@ -15,8 +15,7 @@ from rewardsmith.llm import (
     settle,
 )
 from rewardsmith.rewards.base import CannotScore, failure_of
-from rewardsmith.rewards.cache import CachedModel
-from rewardsmith.rewards.cache_file import VerdictCache
+from rewardsmith.rewards.cache import CachedModel, VerdictCache
 from rewardsmith.text.judge_replies import Unparsable
 from rewardsmith.types import Message
 from tests.rewards.models import Said, Scripted, text_of

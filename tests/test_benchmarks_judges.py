@@ -31,7 +31,7 @@ def outcomes(judges: ModuleType, rollouts: int, faults: float, retries: int) -> 
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
-        settings = ClientSettings(first_token_timeout=1.0, retries=retries, backoff=0.01)
+        settings = ClientSettings(timeout=1.0, retries=retries, backoff=0.01)
         async with ServedModel(settings, [url], name="judge") as model:
             found = await judges.score_all(judges.make_groups(rollouts, 0), model)
         await runner.cleanup()

@@ -14,7 +14,7 @@ from tests.test_recipe import problems, table
 CHOICES = {
     "advantage": "rewardsmith.algorithms.advantages:ADVANTAGES",
     "policy loss": "rewardsmith.algorithms.policy_losses:POLICY_LOSSES",
-    "reduction": "rewardsmith.algorithms.reductions:REDUCTIONS",
+    "reduction": "rewardsmith.algorithms.policy_losses:REDUCTIONS",
     "reward": "rewardsmith.rewards:REWARDS",
     "rule": "rewardsmith.rewards.rules:RULES",
     "stage": "rewardsmith.trainers:STAGES",

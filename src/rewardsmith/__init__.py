@@ -1,6 +1,6 @@
 """rewardsmith: reward-first post-training of language models.
 
-The nouns that flow through a run are importable from here; everything else lives in the room that its name says.
+The types that flow through a run are importable from here.
 Importing this package loads neither torch nor any other heavy library.
 """
 

@@ -43,13 +43,13 @@ def require_text(name: str, value: object, *, empty: bool = True) -> None:
             raise ValueError(f"{name} has a lone surrogate at character {error.start}: it is not Unicode") from None
 
 
-def require_count(name: str, value: object, *, least: int) -> None:
-    """Raise an error unless `value` is an int of at least `least` that fits 64 bits."""
+def require_count(name: str, value: object, *, minimum: int) -> None:
+    """Raise an error unless `value` is an int of at least `minimum` that fits 64 bits."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} is of type {type(value).__name__}: it must be int")
-    if not least <= value < 2**63:
+    if not minimum <= value < 2**63:
         given = value if abs(value) < 2**64 else "too large"  # Python refuses to print integers of thousands of digits
-        raise ValueError(f"{name} is {given}: it must be at least {least}, and fit 64 bits")
+        raise ValueError(f"{name} is {given}: it must be at least {minimum}, and fit 64 bits")
 
 
 def finite(name: str, value: object) -> float:

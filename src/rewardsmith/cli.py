@@ -30,7 +30,7 @@ JOBS: dict[str, str] = {
     "prepare rubric": "rewardsmith.data.prepare.write_rubrics:RubricJob",
     "prepare graded": "rewardsmith.data.prepare.grade_solutions:GradedJob",
     "score": "rewardsmith.runs.score:ScoreRollouts",
-    "evaluate": "rewardsmith.trainers.evaluate.evaluate_jobs:EvaluateReward",
+    "evaluate": "rewardsmith.trainers.evaluate.evaluate_reward:EvaluateReward",
     "evaluate-policy": "rewardsmith.runs.evaluate_rollouts:EvaluateRollouts",
 }
 """Jobs that are commands, by the words of the command; imported when one is called."""

@@ -1,4 +1,4 @@
-"""How a name in a recipe becomes a thing with checked settings.
+"""From a name in a recipe to a component with checked settings.
 
 A component is anything that a recipe chooses by `type`: a reward, an estimator, a loss, a data source, a stage. Each
 room has one literal dictionary of names; `"my_module:MyReward"` works wherever a name does. The settings of a component
@@ -205,7 +205,7 @@ def problems_in(error: PydanticCustomError, what: str) -> list[Problem]:
 
 
 def import_name(name: str) -> Any:
-    """Return the object at `module:Name` (or `module:Outer.Inner`); a `UserError` says which half is wrong."""
+    """Return the object at `module:Name` (or `module:Outer.Inner`); a `UserError` names the half that is wrong."""
     module_name, _, attributes = name.partition(":")
     if not module_name or not attributes or module_name.startswith(".") or ":" in attributes:
         raise UserError(f"cannot read {name!r}: write module:Name, such as my_rewards:Brevity")

@@ -45,9 +45,18 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """Return ` Did you mean "x"?` for the known name that `name` is most like, or "" when it is like none."""
     names = {other.lower(): other for other in sorted(known, reverse=True)}
     word = name[:200].lower()
+    slips = [other for other in names if _is_slip(word, other)]
     begun = sorted((other for other in names if len(word) > 3 and other.startswith(word)), key=len)
-    found = [*difflib.get_close_matches(word, names, n=1, cutoff=0.75), *begun]
+    found = [*slips, *difflib.get_close_matches(word, names, n=1, cutoff=0.76), *begun]
     return f' Did you mean "{names[found[0]]}"?' if found else ""
+
+
+def _is_slip(word: str, other: str) -> bool:
+    """Whether two letters are swapped, or one is wrong that is not the first: in short names these are not close."""
+    if len(word) != len(other) or len(word) < 3:
+        return False
+    wrong = [i for i in range(len(word)) if word[i] != other[i]]
+    return wrong[:1] != [0] if len(wrong) < 2 else len(wrong) == 2 and sorted(word) == sorted(other)
 
 
 def a(noun: str) -> str:

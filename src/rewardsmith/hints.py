@@ -12,11 +12,8 @@ _SETTINGS = {
     # models
     "init of a model": "model_path model_name_or_path pretrain",
     "init of a model, path of data": "path",
-    "dtype": "torch_dtype",
-    "chat": "chat_template",
     "lora.rank of the model": "lora_rank r",
     "lora.alpha of the model": "lora_alpha",
-    "lora.targets of the model": "target_modules lora_target_modules",
     "recompute of the model": "gradient_checkpointing enable_gradient_checkpointing",
     "offload of the model, which moves weights and optimizer together": "param_offload optimizer_offload",
     "tokens_per_pass of the model: passes are filled by tokens, and rows are never padded": (
@@ -31,7 +28,6 @@ _SETTINGS = {
     ),
     "urls, a list": "url base_url api_base",
     "api_key_env, the name of an environment variable": "key api_key key_from api_key_var",
-    "retries": "tries max_retries num_retries",
     "deadline": "timeout",
     # data
     "path": "files data_files",
@@ -40,9 +36,6 @@ _SETTINGS = {
     "prompt_column": "prompt_key input_key",
     "answer_column": "answer_key label_key",
     "response_column": "response_key output_key",
-    "source_column": "reward_fn_key",
-    "system": "system_prompt",
-    "limit": "max_samples",
     # the recipe
     "A table of verl. Here models, data and stages are tables of their own: see recipes/ and `rewardsmith explain`": (
         "actor_rollout_ref algorithm trainer"
@@ -50,9 +43,7 @@ _SETTINGS = {
     "critic of a policy stage": "critic",
     "seed of the recipe, at the top of the file": "seed",
     "trackers, at the top of the recipe": "logger report_to",
-    "project of a tracker": "project_name",
     "--folder of the command": "experiment_name output_dir",
-    "workers": "num_workers",
     # every stage
     "optimizer.lr": "lr learning_rate actor_learning_rate",
     "optimizer.beta1 and optimizer.beta2": "betas adam_beta1 adam_beta2",
@@ -61,7 +52,6 @@ _SETTINGS = {
     "optimizer.warmup": "warmup warmup_steps lr_warmup_steps",
     "optimizer.warmup, a number of optimizer steps": "warmup_ratio lr_warmup_ratio lr_warmup_steps_ratio",
     "optimizer.clip_norm": "max_grad_norm grad_clip clip_grad max_norm",
-    "optimizer.floor, as a share of lr": "min_lr min_lr_ratio min_lr_rate",
     "save.every": "save_freq save_steps",
     "save.keep": "save_total_limit max_ckpt_to_keep",
     "validation.every": "test_freq eval_steps eval_freq",
@@ -89,7 +79,6 @@ _SETTINGS = {
     "sampling.temperature of a stage, request.temperature of a judge": "temperature",
     "sampling.top_p": "top_p",
     "sampling.top_k": "top_k",
-    "sampling.temperature = 0 for false": "do_sample",
     "sampling.max_tokens of a stage, request.max_tokens of a judge": (
         "max_tokens max_new_tokens max_response_length max_completion_length response_length generate_max_len"
     ),
@@ -100,7 +89,6 @@ _SETTINGS = {
     'reward = { type = "classifier", model = "…" }, or a judge': "reward_model reward_pretrain remote_rm_url",
     'reward = { type = "sum", … } with a weight in each of its parts': "weights reward_weights rewards components",
     "overlong.buffer": "overlong_buffer overlong_buffer_len",
-    "overlong.factor": "overlong_penalty_factor",
     'select = { constant = "drop", rounds = … }': "filter_groups dynamic_filtering",
     "select.rounds": "max_num_gen_batches",
     "select.lowest and select.highest": "filter_accuracy accuracy_lower_bound accuracy_upper_bound",
@@ -122,24 +110,15 @@ _SETTINGS = {
     "loss.dual": "clip_ratio_c",
     "entropy": "entropy_coeff entropy_coef ent_coef",
     "importance": "rollout_is vllm_importance_sampling_correction",
-    "importance.cap": "tis_imp_ratio_cap",
     'kl.coefficient; kl.place = "reward" is verl\'s algorithm.kl_ctrl': "coef beta kl_coef init_kl_coef",
     'kl.coefficient, with kl.place = "loss", the default': "kl_loss_coef use_kl_loss",
     'kl.coefficient, with kl.place = "reward"': "use_kl_in_reward",
     "kl.estimator": "kl_penalty kl_loss_type",
     "kl.reference": "ref_model reference_model",
     "critic.warmup": "critic_warmup",
-    "critic.optimizer.lr": "critic_learning_rate",
     "critic.clip": "cliprange_value value_clip",
-    "critic.model": "value_model",
     # rewards
-    "beta of the implicit reward": "beta_train",
-    "granularity of the implicit reward": "prime_granularity",
-    "normalise of the implicit reward": "prime_norm",
     "reference or reference_model of the implicit reward": "ref_type ref_path",
-    "weight of the part": "rm_coef",
-    "discount of the part": "reward_model_gamma",
-    "template": "prompt_template",
 }
 
 _CHOICES: dict[str, dict[str, str]] = {

@@ -13,6 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field, fields
+from itertools import zip_longest
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 import numpy as np
@@ -57,14 +58,9 @@ class ChatRequest:
 
 @dataclass(frozen=True)
 class ChatReply:
-    """What a model wrote.
+    """What a model wrote; `truncated` by the token limit, `thought` before it where a server separates the two.
 
-    Attributes:
-        truncated: whether the token limit ended it.
-        thought: the reasoning before the text, where a server separates the two.
-        prompt_tokens: tokens that the model read; 0 if unknown. `tokens` is the number that it wrote.
-        logprobs: of the written tokens, if requested.
-        seconds: since the request was first sent; `attempts` is how often it was sent.
+    It read `prompt_tokens`, 0 if unknown, and wrote `tokens`. `seconds` count from when it was first sent.
     """
 
     text: str
@@ -162,12 +158,7 @@ class Embedder(Model, Protocol):
 
 @dataclass(frozen=True)
 class TokenLogprobs:
-    """Log-probabilities of a rollout.
-
-    Attributes:
-        logprobs: float32 [T], of each token at temperature 1, given the prompt and the tokens before.
-        ends: int32 [T], the character of the text at which each token ends.
-    """
+    """Log-probabilities of a rollout's tokens at temperature 1, float32 [T]; `ends` are their last characters, [T]."""
 
     logprobs: NDArray[np.float32]
     ends: NDArray[np.int32]
@@ -280,7 +271,7 @@ class WrappedModel:
 
 
 def unwrapped(model: Any) -> Any:
-    """Return the model inside all middleware, whose methods tell what it can do."""
+    """Return the model inside all middleware, whose methods are its abilities."""
     while isinstance(model, WrappedModel):
         model = model.model
     return model
@@ -310,13 +301,9 @@ class RequestSettings(Settings):
 
 @dataclass(frozen=True)
 class Parsed(Generic[V]):
-    """A reply that could be parsed.
+    """A reply that could be parsed: its value, its text without the reasoning, and `feedback`, all of it, for people.
 
-    Attributes:
-        value: what `parse` returned.
-        text: the reply without its reasoning.
-        feedback: the reply with its reasoning, shortened, for people.
-        attempts: replies that it took; `prompt_tokens` and `tokens` are the sums over these.
+    It took `attempts` replies; `prompt_tokens` and `tokens` are the sums over these.
     """
 
     value: V
@@ -371,45 +358,29 @@ class Asker:
     ) -> Parsed[V]:
         """Return the first reply that can be parsed.
 
-        Args:
-            messages: the prompt of the first try.
-            parse: from a reply without its reasoning to a value; raises `Unparsable`. It may be a coroutine function;
-                its time does not count against the deadline.
-            sample: tells apart several requests with the same messages.
-            revise: returns the messages of the next try from the last reply ("" if truncated) and its error; without
-                it the same messages are sent again.
+        `parse` may be a coroutine function; its time does not count against the deadline. `sample` distinguishes
+        requests with the same messages. `revise` returns the messages of the next try from the last reply ("" if
+        truncated) and its error; without it the same messages are sent again.
         """
-        settings, left, error = self.settings, self.settings.deadline, Unparsable("no reply")
-        requests: list[ChatRequest] = []
-        replies: list[ChatReply] = []
-        notes: list[str] = []
-        prompt = messages
+        left, prompt = self.settings.deadline, messages
+        requests, replies, errors = list[ChatRequest](), list[ChatReply](), list[Unparsable]()
         try:
-            while len(replies) < settings.tries and left > 0:
+            while len(replies) < self.settings.tries and left > 0:
                 requests.append(self._chat_request(prompt, len(replies), sample, left))
-                reply = await self._send(requests[-1]) if self._wait else await self.model.chat(requests[-1])
-                replies.append(reply)
-                left -= reply.seconds
-                text, feedback = "", _for_people(reply)
-                notes.append(f"[try {len(replies)}]\n{feedback}")
+                replies.append(await (self._send(requests[-1]) if self._wait else self.model.chat(requests[-1])))
+                left -= replies[-1].seconds
+                text = ""
                 try:
-                    text = _complete(reply, settings.max_tokens)
+                    text = _complete(replies[-1], self.settings.max_tokens)
                     value = parse(text)
                     value = cast("V", await value if inspect.isawaitable(value) else value)
-                except Unparsable as why:
-                    error = why
-                    notes[-1] = f"[try {len(replies)}: {shortened(str(why), 300)}]\n{feedback}"
-                    prompt = prompt if revise is None else revise(text, why)
+                except Unparsable as error:
+                    errors.append(error)
+                    prompt = prompt if revise is None else revise(text, error)
                 else:
                     read, written = sum(one.prompt_tokens for one in replies), sum(one.tokens for one in replies)
-                    return Parsed(value, text, feedback, len(replies), read, written)
-            detail = f"{error}; it ends: {replies[-1].text[-300:]!r}"
-            kind: FailureKind = "invalid" if error.invalid else "unparsable"
-            if left <= 0:
-                kind, detail = "timeout", f"no parsable reply within {settings.deadline:g} s; the last try: {detail}"
-            elif replies[-1].truncated:
-                kind = "truncated"
-            raise ModelCallError(kind, detail, len(replies))
+                    return Parsed(value, text, _for_people(replies[-1]), len(replies), read, written)
+            raise self._failure(replies[-1], errors[-1], timed_out=left <= 0)
         except UserError:
             raise
         except Exception as failure:  # of the model, or of `parse`
@@ -417,8 +388,20 @@ class Asker:
                 await forget(requests)
             if not hasattr(failure, "kind"):  # the boundary of rewards knows the kinds of other exceptions
                 raise
-            attempts = getattr(failure, "attempts", max(1, len(replies)))
+            attempts = max(getattr(failure, "attempts", 1), len(replies))
+            notes = [
+                f"[try {i}{f': {shortened(str(error), 300)}' if error else ''}]\n{_for_people(reply)}"
+                for i, (reply, error) in enumerate(zip_longest(replies, errors), 1)
+            ]
             raise ModelCallError(failure.kind, str(failure), attempts, joined_replies(notes)) from failure
+
+    def _failure(self, last: ChatReply, error: Unparsable, *, timed_out: bool) -> ModelCallError:
+        detail = f"{error}; it ends: {last.text[-300:]!r}"
+        if timed_out:
+            detail = f"no parsable reply within {self.settings.deadline:g} s; the last try: {detail}"
+            return ModelCallError("timeout", detail)
+        kind: FailureKind = "truncated" if last.truncated else "invalid" if error.invalid else "unparsable"
+        return ModelCallError(kind, detail)
 
     async def votes(
         self, messages: Conversation | str, parse: Callable[[str], V | Awaitable[V]], count: int
@@ -480,12 +463,16 @@ class Asker:
 
 async def settle(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T | Exception]:
     """Await all calls at once; return what each returned or raised, in order. A `UserError` stops the run."""
-    found = await asyncio.gather(*calls, return_exceptions=True)
-    for one in found:
+    return settled(await asyncio.gather(*calls, return_exceptions=True))
+
+
+def settled(results: Sequence[Any]) -> list[Any]:
+    """Return what a gather returned, cancelled calls as failures; raise the first `UserError`."""
+    for one in results:
         if isinstance(one, UserError):
             raise one
     cancelled = ModelCallError("cancelled", "the call was cancelled")
-    return [cancelled if isinstance(one, asyncio.CancelledError) else one for one in found]  # type: ignore[misc]
+    return [cancelled if isinstance(one, asyncio.CancelledError) else one for one in results]
 
 
 def joined_replies(texts: Sequence[str]) -> str:
@@ -505,11 +492,7 @@ def _complete(reply: ChatReply, max_tokens: int) -> str:
     """Return a reply without its reasoning; `Unparsable` if it was truncated."""
     if not reply.truncated:
         return after_thinking(reply.text)
-    detail = f"after {reply.tokens} tokens, " if reply.tokens else ""
-    detail += f"max_tokens = {max_tokens}"
+    detail = f"after {reply.tokens} tokens, max_tokens = {max_tokens}"
     if 0 < reply.tokens < 0.9 * max_tokens:
-        detail += (
-            ": prompt and reply fill the model's context. Give it a larger one (max_length of a managed model, or the"
-            " server's own option), or show less (max_chars)"
-        )
+        detail += ": prompt and reply fill the model's context (max_length of a managed model); max_chars shows less"
     raise Unparsable("truncated", detail)

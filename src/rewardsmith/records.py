@@ -34,7 +34,7 @@ def dumps(noun: object) -> str:
 
 
 def loads(kind: type[Noun], line: str | bytes) -> Noun:
-    """Return the `kind` that `line` holds; a `UserError` says what is wrong with it otherwise."""
+    """Return the `kind` that `line` holds; a `UserError` names what is wrong with it."""
     try:
         return from_json(kind, json.loads(line, object_pairs_hook=_table))
     except UserError:

@@ -47,11 +47,11 @@ FailureKind = Literal[
     "invalid",  # a verdict was read, but lies outside what is allowed
     "crashed",  # the reward's own code raised, or its worker died
     "cancelled",  # the run stopped before the answer came
-    "skipped",  # nothing went wrong: it was not asked for, because it could not change the result
+    "skipped",  # nothing went wrong: it was not called, because it could not change the result
     "dropped",  # nothing went wrong here: it was left out for the whole group, for which another rollout is the cause
 ]
 
-NOT_ASKED = frozenset({"skipped", "dropped"})
+NOT_COMPUTED = frozenset({"skipped", "dropped"})
 """The kinds that are no failure of the reward itself: no metric and no budget counts them as one."""
 
 MAX_DETAIL = 2_000
@@ -169,7 +169,7 @@ class RolloutGroup(_Noun):
         self._set("rollouts", tuple_of("RolloutGroup.rollouts", self.rollouts, Rollout))
         if not self.rollouts:
             raise ValueError(f"RolloutGroup of prompt {self.prompt.id!r} has no rollouts: it needs at least one")
-        require_count("RolloutGroup.policy_version", self.policy_version, least=0)
+        require_count("RolloutGroup.policy_version", self.policy_version, minimum=0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,7 +189,7 @@ class Failure(_Noun):
             raise ValueError(f"Failure.kind is {self.kind!r}: one of {', '.join(get_args(FailureKind))}")
         require("Failure.detail", self.detail, str)
         self._set("detail", unicode(self.detail[:MAX_DETAIL]))
-        require_count("Failure.attempts", self.attempts, least=1)
+        require_count("Failure.attempts", self.attempts, minimum=1)
 
 
 @dataclass(frozen=True, eq=False)

@@ -397,29 +397,6 @@ def test_losses_behind_the_mask_are_not_read(name: str) -> None:
     assert not losses_BT.grad[~mask_BT].any()
 
 
-@pytest.mark.parametrize("reduction", REDUCTIONS)
-@pytest.mark.parametrize("loss", POLICY_LOSSES)
-@settings(max_examples=15)
-@given(inputs=loss_inputs(), data=st.data())
-def test_gradients_of_micro_batches_add_up_to_that_of_the_batch(
-    reduction: str, loss: str, inputs: LossInput, data: st.DataObject
-) -> None:
-    rows = len(inputs.mask_BT)
-    part_B = torch.tensor(data.draw(st.lists(st.integers(0, 3), min_size=rows, max_size=rows)))
-    weights_BT = weights(reduction, inputs.mask_BT)  # of the whole batch, before it is split
-
-    def gradient(parts: list[Tensor]) -> Tensor:
-        logprobs_BT = inputs.logprobs_BT.clone().requires_grad_()
-        for chosen_B in parts:
-            micro = LossInput(logprobs_BT, inputs.old_BT, inputs.advantages_BT, inputs.mask_BT).take(chosen_B)
-            reduce(micro.losses(POLICY_LOSSES[loss]), weights_BT[chosen_B]).backward()
-        return logprobs_BT.grad
-
-    whole_BT = gradient([torch.arange(rows)])
-    parts_BT = gradient([(part_B == part).nonzero()[:, 0] for part in range(4)])  # some parts are empty
-    assert_close(parts_BT, whole_BT, 1e-12)
-
-
 @settings(max_examples=50)
 @given(
     inputs=loss_inputs(),

@@ -1,4 +1,4 @@
-"""Rows as verl prepares them, files of them, and what `check` says about a file."""
+"""Rows as verl prepares them, files of them, and what `check` reports about a file."""
 
 import json
 from pathlib import Path
@@ -43,7 +43,7 @@ def write_lines(folder: Path, *lines: Any, **settings: Any) -> Jsonl:
 
 
 def wrong(source: Jsonl | Parquet, **how: Any) -> str:
-    """Return what `check` says; it must be printable whatever the file holds."""
+    """Return what `check` reports; it must be printable whatever the file holds."""
     with pytest.raises(UserError) as caught:
         source.check(**how)
     assert all(line.isprintable() for line in str(caught.value).splitlines())

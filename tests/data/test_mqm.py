@@ -24,28 +24,19 @@ def penalties(annotations: Annotations) -> dict[tuple[str, str], float]:
     return {(name, s.id): penalty for s in annotations.segments for name, penalty in s.penalties().items()}
 
 
-@pytest.mark.parametrize(
-    ("category", "severity", "weight"),
-    [
+def test_what_an_error_costs() -> None:
+    for category, severity, weight in [
         ("Accuracy/Mistranslation", "Major", 5.0),
         ("Fluency/Punctuation", "Major", 5.0),
-        ("Source error", "Major", 5.0),
         ("Non-translation!", "Major", 25.0),
         ("Accuracy/Mistranslation", "Minor", 1.0),
-        ("Fluency/Punctuation", "Minor", 0.1),
         (" fluency/punctuation", "minor ", 0.1),
         ("Style/Awkward", "Neutral", 0.0),
-        ("No-error", "No-error", 0.0),
-        ("no-error", "no-error", 0.0),
+        ("No-error", "no-error", 0.0),
         ("Found", "HOTW-test", None),
-    ],
-)
-def test_what_an_error_costs(category: str, severity: str, weight: float | None) -> None:
-    assert penalty_of(category, severity) == weight
-
-
-def test_an_unknown_severity_is_not_free() -> None:
-    with pytest.raises(RowError, match='severity is "Majr": one of Major, Minor, Neutral, No-error'):
+    ]:
+        assert penalty_of(category, severity) == weight
+    with pytest.raises(RowError, match='severity is "Majr": one of Major'):
         penalty_of("Accuracy", "Majr")
 
 
@@ -54,10 +45,6 @@ def test_penalties_are_summed_over_errors_and_averaged_over_raters(tmp_path: Pat
     assert penalties(annotations) == PENALTIES
     assert (bad.count, annotations.lines, annotations.left_out) == (0, 9, 0)
     assert annotations.systems == ["a", "b", "c"]
-
-
-def test_spans_are_taken_out_and_quotation_marks_stay(tmp_path: Path) -> None:
-    annotations, _ = read(write_annotations(tmp_path))
     first, second = annotations.segments
     assert (first.source, second.source) == ("Ausgang", "Ja.")
     assert [output.text for output in first.outputs.values()] == ["Exit.", 'The "way out', "Way out"]
@@ -84,8 +71,8 @@ BAD = [
     ("a\ttalk.2\t1\t1\tr1\tAusgang", "6 fields, but the header has 9: a tab within a text, or a line cut short"),
     ("a\ttalk.2\t1\t1\tr1\tAus\tgang\tExit.\tX\tMajor", "10 fields, but the header has 9"),
     ("a\ttalk.2\t1\t1\tr1\tAusgang\tExit.\tX\tHuge", 'severity is "Huge": one of Major'),
-    ("a\ttalk.2\t1\t1\tr1\tEingang\tExit.\tX\tMajor", 'source is "Eingang", but segment 1 has "Ausgang" before'),
-    ("a\ttalk.2\t1\t1\tr1\tAusgang\tDoor\tX\tMajor", 'target is "Door", but in line 2 a has "Exit."'),
+    ("a\ttalk.2\t1\t1\tr1\tEingang\tExit.\tX\tMajor", 'source is "Eingang", but an earlier line has "Ausgang"'),
+    ("a\ttalk.2\t1\t1\tr1\tAusgang\tDoor\tX\tMajor", 'target is "Door", but an earlier line has "Exit."'),
     ("a\ttalk.2\t1\t1\tr1\t \tExit.\tX\tMajor", "source is empty"),
     ("a\ttalk.2\t1\t1\tr1\tAusgang\tEx\udcffit.\tX\tMajor", "not UTF-8 text: byte 26 of the line is 0xff"),
 ]
@@ -113,20 +100,16 @@ def test_the_translation_of_a_bad_line_is_left_out_for_it_would_look_too_good(
         fresh.settle(10)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", '" is empty'),
-        ("system\tdoc\n", "has no column category, rater, seg_id, severity, source, target: a file of annotations is"),
-        (lines()[0] + "\n\n", "has the names of columns, and no line below them"),
-    ],
-)
-def test_files_that_hold_no_annotations(text: str, message: str, tmp_path: Path) -> None:
+def test_files_that_hold_no_annotations(tmp_path: Path) -> None:
     path = tmp_path / "x.tsv"
-    path.write_text(text)
-    with pytest.raises(UserError) as caught:
-        read(path)
-    assert message in str(caught.value)
+    for text, message in [
+        ("", "has no column category, rater, seg_id, severity, source, system, target"),
+        ("system\tdoc\n", "has no column category, rater, seg_id, severity, source, target: a file of annotations is"),
+        (lines()[0] + "\n\n", "has no lines below"),
+    ]:
+        path.write_text(text)
+        with pytest.raises(UserError, match=message):
+            read(path)
     with pytest.raises(UserError, match="cannot read"):
         read(tmp_path / "no.tsv")
 

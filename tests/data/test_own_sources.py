@@ -16,13 +16,13 @@ HERE = "tests.data.test_own_sources"
 SOURCE = Choice("data source", "rewardsmith.data:SOURCES", methods=("prompts",))
 
 
-def asked(number: int) -> Prompt:
+def prompt(number: int) -> Prompt:
     return Prompt(f"p{number}", [Message("user", "1+1?")])
 
 
 class Texts:
     def prompts(self, seed: int) -> Iterator[Any]:
-        yield asked(0)
+        yield prompt(0)
         yield "1+1?"
 
 
@@ -33,7 +33,7 @@ class Nothing:
 
 class Raising:
     def prompts(self, seed: int) -> Iterator[Prompt]:
-        yield asked(0)
+        yield prompt(0)
         raise KeyError("no such row")
 
 
@@ -42,25 +42,17 @@ class Seedless:
         return iter(())
 
 
-class Unchecked:
-    def prompts(self, seed: int) -> Iterator[Prompt]:
-        return iter(())
-
-    def check(self) -> None:
-        """Lacks `of`."""
-
-
 class Demonstrated:
     def prompts(self, seed: int) -> Iterator[Prompt]:
-        yield asked(0)
+        yield prompt(0)
 
     def demonstrations(self, seed: int) -> Iterator[Any]:
-        yield asked(0), "2"
+        yield prompt(0), "2"
 
 
 class Listed:
     def prompts(self, seed: int) -> list[Prompt]:
-        return [asked(i) for i in range(5)]
+        return [prompt(i) for i in range(5)]
 
 
 def opened(name: str) -> Any:
@@ -71,7 +63,7 @@ def opened(name: str) -> Any:
     ("name", "of", "words"),
     [
         ("Texts", "prompts", ["a str", "rewardsmith.Prompt"]),
-        ("Nothing", "prompts", ["a NoneType", "rewardsmith.Prompt"]),
+        ("Nothing", "prompts", ["NoneType", "not iterable"]),
         ("Raising", "prompts", ["KeyError: 'no such row' (test_own_sources.py:"]),
         ("Seedless", "prompts", ["TypeError", "positional argument"]),
         ("Demonstrated", "demonstrations", ["a tuple", "rewardsmith.Demonstration"]),
@@ -80,13 +72,8 @@ def opened(name: str) -> Any:
 def test_a_source_that_goes_wrong_is_named(name: str, of: str, words: list[str]) -> None:
     with pytest.raises(UserError) as caught:
         list(islice(getattr(opened(name), of)(0), 10))
-    for word in ["data.train", f"{HERE}:{name}", f"{of}()", *words]:
+    for word in ["data.train", f"{HERE}:{name}", f"{of}(seed)", *words]:
         assert word in str(caught.value)
-
-
-def test_a_check_that_goes_wrong_is_named() -> None:
-    with pytest.raises(UserError, match=r"data\.train.*check\(\).*TypeError"):
-        opened("Unchecked").check(of="prompts")
 
 
 def test_a_list_is_passed_over_from_its_start_to_its_end() -> None:

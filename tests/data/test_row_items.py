@@ -86,7 +86,7 @@ def test_several_pairs_may_have_one_id_if_they_have_one_prompt(jsonl: Callable[.
     assert len(list(source.preferences(0))) == 2
     assert 'the id "x" is also that of' in wrong(source)  # of prompts each is there once
     other = jsonl(*rows, PAIR | {"id": "x", "prompt": "another"})
-    assert "line 1, which has another prompt: make the ids unique" in wrong(other, of="preferences")
+    assert "line 1: make the ids unique" in wrong(other, of="preferences")
 
 
 # ---- groups -------------------------------------------------------------------------------------------------------
@@ -107,11 +107,11 @@ def test_a_row_becomes_a_ranking(kind: type, tmp_path: Path) -> None:
 
 def test_a_source_text_is_the_prompt_and_called_src_text_whatever_its_column(jsonl: Callable[..., Jsonl]) -> None:
     for row, column in (({"src_text": "x"}, "src_text"), ({"text": {"zh": "x"}}, "text.zh")):
-        for asked in ({}, {"prompt": "Translate: x"}):
-            given = {"candidates": ["a", "b"], "scores": [1, 2], "src_lang": "zh", **row, **asked}
+        for prompt in ({}, {"prompt": "Translate: x"}):
+            given = {"candidates": ["a", "b"], "scores": [1, 2], "src_lang": "zh", **row, **prompt}
             (group,) = jsonl(given, columns={"source_text": column}).rankings(0)
             assert group.prompt.info == {"src_text": "x", "src_lang": "zh"}
-            assert group.prompt.messages[0].content == asked.get("prompt", "x")
+            assert group.prompt.messages[0].content == prompt.get("prompt", "x")
 
 
 def test_rankings_of_every_form(jsonl: Callable[..., Jsonl]) -> None:
@@ -145,16 +145,12 @@ def test_a_row_becomes_a_graded_answer(kind: type, tmp_path: Path) -> None:
 
 
 def test_grades_and_points(jsonl: Callable[..., Jsonl]) -> None:
-    marks = {"points": "marks", "out_of": "total"}
     rows: list[tuple[dict[str, Any], dict[str, Any], float]] = [
         ({"grade": 1}, {}, 1.0),
         ({"model": {"is_correct": False}}, {"columns": {"grade": "model.is_correct"}}, 0.0),
         ({"points": 7, "out_of": 14}, {"out_of": 10}, 0.5),
         ({"points": 7}, {"out_of": 10}, 0.7),
-        ({"grade": 0.25, "points": 7, "out_of": 10}, {}, 0.25),
-        ({"grade": 1}, {"columns": {"points": "grade"}, "out_of": 10}, 0.1),
-        ({"grade": 1, "marks": 3, "total": 4}, {"columns": marks}, 0.75),
-        ({"grade": 1}, {"columns": marks}, 1.0),
+        ({"grade": 1, "marks": 3, "total": 4}, {"columns": {"grade": "marks", "out_of": "total"}}, 0.75),
     ]
     for row, settings, grade in rows:
         source = jsonl({"prompt": "q", "response": "r", **row}, **settings)
@@ -173,7 +169,7 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("preferences", {"chosen": chat("Uq", "Aa"), "rejected": chat("Ur", "Ab")}, "differ before their last message"),
     ("preferences", {**PAIR, "chosen": chat("Ur", "Aa"), "rejected": chat("Ur", "Ab")}, "other messages than prompt"),
     ("preferences", PAIR | {"margin": -1}, "margin is -1"),
-    ("preferences", PAIR | {"margin": True}, "margin is true: it must be a number"),
+    ("preferences", PAIR | {"margin": True}, "margin is true: it must be a finite number"),
     ("preferences", PAIR | {"tied": "yes"}, 'tied is "yes": it must be true or false'),
     ("preferences", PAIR | {"tied": True, "margin": 1}, "the pair: Preference.margin is 1.0 in a tied pair"),
     ("preferences", PAIR | {"chosen": "\ud800"}, "the pair: Preference.chosen has a lone surrogate"),
@@ -182,24 +178,27 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("rankings", GROUP | {"candidates": ["a", None, "c"]}, "candidates[1] is null: it must be text"),
     ("rankings", GROUP | {"candidates": ["a"], "scores": [1]}, "a group needs at least 2 answers"),
     ("rankings", GROUP | {"scores": [1, 2]}, "scores has 2 for 3 answers"),
-    ("rankings", GROUP | {"scores": [1, "2", 2]}, 'scores[1] is "2": it must be a number'),
+    ("rankings", GROUP | {"scores": [1, "2", 2]}, 'scores[1] is "2": it must be a finite number'),
     ("rankings", GROUP | {"scores": [1, 1e999, 2]}, "Infinity is no JSON"),
     ("rankings", GROUP | {"analysis": ["x"]}, "analysis is a list of 1: it must be text"),
     ("rankings", {"candidates": ["a", "b"], "scores": [1, 2], "src_text": " "}, "it must be text, and not blank"),
     ("rankings", UNRANKED | {"ranking": "A > B"}, "missing candidate: C"),
     ("rankings", UNRANKED | {"ranking": "A < B < C"}, "ranking with <"),
-    ("rankings", UNRANKED | {"ranking": {"A": 1}}, "ranking is a table: it must be text such as"),
-    ("rankings", UNRANKED | {"ranking": ["best", "worst", "middle"]}, "ranking is a list of 3"),
+    ("rankings", UNRANKED | {"ranking": {"A": 1}}, "ranking is a table: no ranking; it must be one line such as"),
+    (
+        "rankings",
+        UNRANKED | {"ranking": ["best", "worst", "middle"]},
+        "ranking is a list of 3",
+    ),
     ("rankings", UNRANKED | {"ranking": [2, 0, 1]}, "ranks begin with 1, the best"),
-    ("rankings", UNRANKED | {"ranking": "A > B > C\nC > B > A"}, "it has several lines"),
+    ("rankings", UNRANKED | {"ranking": "A > B > C\nC > B > A"}, "it must be one line"),
     ("rankings", {**GROUP, "candidates": ["x"] * 27, "scores": None, "ranking": "A > B"}, "27 candidates cannot"),
     ("graded", {"prompt": "q", "grade": 1}, "there is no response: response_column"),
-    ("graded", {"prompt": "q", "response": "r", "grad": 1}, "there is no grade and no points: columns.grade"),
+    ("graded", {"prompt": "q", "response": "r", "grad": 1}, "there is no points and no grade: columns.grade"),
     ("graded", GRADED | {"response": ["r"]}, "response is a list of 1: it must be text"),
-    ("graded", GRADED | {"grade": 7}, 'grade is 7: from 0 to 1. For points, set columns.points = "grade" and out_of'),
-    ("graded", GRADED | {"grade": "A"}, 'grade is "A": it must be a number'),
+    ("graded", GRADED | {"grade": 7}, "grade is 7 out of 1: set out_of"),
+    ("graded", GRADED | {"grade": "A"}, 'grade is "A": it must be a finite number'),
     ("graded", GRADED | {"sound": 2}, "sound is 2: it must be true or false"),
-    ("graded", POINTS | {"points": 3}, "there is no out_of for points"),
     ("graded", POINTS | {"points": 11, "out_of": 10}, "points is 11 out of 10"),
     ("graded", POINTS | {"points": 0, "out_of": 0}, "points is 0 out of 0"),
 ]

@@ -1,11 +1,11 @@
-"""A loopback server that speaks the OpenAI protocol, and does wrong what it is told to do wrong.
+"""A loopback server that speaks the OpenAI protocol, and has the faults of its plan.
 
     async with FaultyServer() as server:
         server.plan("500", "reset", "ok")          # the first three requests; all further ones are answered
         model = ServedModel(ClientSettings(), [server.url], model=server.model)
 
-Only requests that ask something follow the plan; the list of models follows `plan_models`, and orders to sleep or wake
-`plan_orders`. Who is asleep answers nothing.
+Only calls of the model follow the plan; the list of models follows `plan_models`, `/sleep` and `/wake_up` follow
+`plan_orders`. A server that sleeps answers no call.
 """
 
 from __future__ import annotations
@@ -27,26 +27,18 @@ KEY = "sk-secret-0123456789"
 
 @dataclass
 class FaultyServer:
-    """The server, for use with `async with`.
+    """The server, for use with `async with`."""
 
-    Attributes:
-        models: names that it lists.
-        say: from the body of a request to the text of the answer.
-        latency: seconds that an answer takes.
-        key: that requests must bring; None: none.
-        deadly: seconds that a stalled request takes at most, so that a test ends.
-    """
-
-    models: list[str] = field(default_factory=lambda: ["tiny"])
-    say: Callable[[Body], str] = lambda body: f"echo: {last_text(body)}"
-    latency: float = 0.0
-    key: str | None = None
-    deadly: float = 30.0
+    models: list[str] = field(default_factory=lambda: ["tiny"])  # names that it lists
+    say: Callable[[Body], str] = lambda body: f"echo: {last_text(body)}"  # the reply to the body of a request
+    latency: float = 0.0  # seconds that a reply takes
+    key: str | None = None  # that requests must bring
+    deadly: float = 30.0  # seconds that a stalled request takes at most, so that a test ends
 
     def __post_init__(self) -> None:
         self.requests: list[tuple[str, dict[str, str], Body]] = []
-        self.in_flight = self.most = self.dropped = 0
-        self.asleep = self.sleepless = False
+        self.in_flight = self.max_in_flight = self.dropped = 0
+        self.asleep = False
         self.port = 0
         self.idle = asyncio.Event()
         self._plan: deque[str | Behaviour] = deque()
@@ -104,11 +96,11 @@ class FaultyServer:
             return error(401, f"Incorrect API key provided: {request.headers.get('Authorization')}")
         if path == "/v1/models":
             return await self._met(self._plan_models, models, request, body)
-        if path in ("/sleep", "/wake_up") and not self.sleepless:
+        if path in ("/sleep", "/wake_up"):
             return await self._met(self._plan_orders, obey, request, body)
         self.requests.append((path, dict(request.headers), body))
         self.in_flight += 1
-        self.most = max(self.most, self.in_flight)
+        self.max_in_flight = max(self.max_in_flight, self.in_flight)
         self.idle.clear()
         try:
             return await self._met(self._plan, asleep if self.asleep else answer, request, body)
@@ -168,8 +160,6 @@ async def answer(server: FaultyServer, request: web.Request, body: Body) -> web.
         return web.json_response({"data": data[::-1], "usage": {"prompt_tokens": 7 * len(pairs)}})
     if path not in ("/v1/chat/completions", "/v1/completions"):
         return error(404, "Not Found")
-    if body.get("stream"):
-        return await streamed(request, body, server.say(body))
     return web.json_response(completion(body, server.say(body)))
 
 
@@ -201,28 +191,6 @@ def completion(
 def embeddings(body: Body) -> web.StreamResponse:
     data = [{"index": i, "embedding": [3.0 * (1 + len(text)), 4.0]} for i, text in enumerate(body["input"])]
     return web.json_response({"data": data[::-1], "usage": {"prompt_tokens": 5, "total_tokens": 5}})
-
-
-def pieces(body: Body, text: str, size: int = 3) -> list[bytes]:
-    """Return the events of a stream, with a role first, then the text, then the end, then the usage."""
-    chat = "messages" in body
-    events: list[Body] = [{"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]}] if chat else []
-    for i in range(0, len(text), size):
-        part = text[i : i + size]
-        events.append({"choices": [{"index": 0, **({"delta": {"content": part}} if chat else {"text": part})}]})
-    end: Body = {"delta": {}} if chat else {"text": ""}
-    events.append({"choices": [{"index": 0, **end, "finish_reason": "stop"}]})
-    events.append({"choices": [], "usage": {"prompt_tokens": 11, "completion_tokens": 3}})
-    return [f"data: {json.dumps(event)}\n\n".encode() for event in events] + [b"data: [DONE]\n\n"]
-
-
-async def streamed(request: web.Request, body: Body, text: str) -> web.StreamResponse:
-    response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-    await response.prepare(request)
-    for piece in pieces(body, text):
-        await response.write(piece)
-    await response.write_eof()
-    return response
 
 
 # What is wrong.
@@ -292,25 +260,6 @@ async def drip(server: FaultyServer, request: web.Request, body: Body) -> web.St
     return response
 
 
-async def drip_events(server: FaultyServer, request: web.Request, body: Body) -> web.StreamResponse:
-    """Stream comments, as servers do to keep a connection alive, and nothing else."""
-    response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-    await response.prepare(request)
-    for _ in range(int(server.deadly / 0.02)):
-        await response.write(b": still here\n\n")
-        await asyncio.sleep(0.02)
-    return response
-
-
-async def broken_stream(server: FaultyServer, request: web.Request, body: Body) -> web.StreamResponse:
-    """End a stream in the middle of the answer, politely."""
-    response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-    await response.prepare(request)
-    for piece in pieces(body, "a long answer")[:3]:
-        await response.write(piece)
-    return response
-
-
 async def huge(server: FaultyServer, request: web.Request, body: Body) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Type": "application/json"})
     await response.prepare(request)
@@ -339,8 +288,6 @@ FAULTS: dict[str, Behaviour] = {
     "reset-midway": reset_midway,
     "stall": stall,
     "drip": drip,
-    "drip-events": drip_events,
-    "broken-stream": broken_stream,
     "half": raw(b'{"choices": [{"message": {"content": "wh'),
     "schema": raw(b'{"result": "fine"}'),
     "list": raw(b"[1, 2, 3]"),

@@ -49,8 +49,13 @@ def shared_engine(name: str) -> EmbeddedEngine:
 
 @cache
 def hf_model(name: str) -> Any:
-    """Return transformers' model with the weights of `open_engine`, and transformers' own attention."""
-    return lively(make_tiny(name, seed=0)[0]).eval()
+    """Return transformers' model with the weights of `open_engine`, and transformers' own attention.
+
+    That is the eager one: with another, some releases of transformers leave out the soft cap of Gemma 2.
+    """
+    model = lively(make_tiny(name, seed=0)[0]).eval()
+    model.set_attn_implementation("eager")
+    return model
 
 
 def open_config(kind: str, folder: Path, **shape: Any) -> EmbeddedEngine:

@@ -67,15 +67,15 @@ def main() -> None:
                 self.answer({}, 404)
 
         def do_POST(self) -> None:
-            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             if self.path.startswith(("/sleep", "/wake_up")):
                 print(self.path, flush=True)
                 return self.answer({})
-            words = str(asked["messages"][-1]["content"]).split()
+            words = str(body["messages"][-1]["content"]).split()
             if words[:1] == ["wait"]:
                 time.sleep(float(words[1]))
             text = os.environ.get(words[1], "unset") if words[:1] == ["variable"] else str(os.getpid())
-            text = asked["model"] if words == ["model"] else arguments.says or text
+            text = body["model"] if words == ["model"] else arguments.says or text
             choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
             self.answer({"choices": [choice], "usage": {"prompt_tokens": 3, "completion_tokens": 1}})
 

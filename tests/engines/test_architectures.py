@@ -54,7 +54,7 @@ def test_other_architectures_are_run_as_transformers_runs_them(kind: str, tmp_pa
         ("phimoe", {"num_local_experts": 4, "sliding_window": 16}),
     ],
 )
-def test_a_window_that_attention_is_not_told_of_is_seen_or_refused(
+def test_a_window_that_attention_does_not_get_is_found_or_refused(
     kind: str, shape: dict[str, Any], tmp_path: Path
 ) -> None:
     try:

@@ -1,6 +1,9 @@
 """Replies and log-probabilities of an embedded chat model: those of the engine, whatever arrives together."""
 
 import asyncio
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,8 +14,10 @@ from rewardsmith.engines.embedded.chat_model import EmbeddedChatModel
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
 from rewardsmith.engines.protocol import Row, Sampling
 from rewardsmith.llm import ChatRequest, ModelCallError, Usage
+from rewardsmith.rewards.cache import CachedModel, VerdictCache
 from rewardsmith.types import Message, Prompt, Rollout, RolloutGroup
 from tests.engines.running import answer, ask, hf_logprobs, hf_model, shared_engine
+from tests.engines.test_rater import chat, open_rater, write_folder
 
 
 @pytest.fixture
@@ -143,3 +148,62 @@ def test_what_the_model_cannot_read_is_refused_and_the_others_are_read(rollout: 
     assert len(fine[0].logprobs) == 2
     with pytest.raises(ModelCallError, match=words):
         raise failed
+
+
+# ---- what arrives together changes no bit ----------------------------------------------------------------------------
+
+
+async def at_odd_times(calls: Sequence[Callable[[], Any]], seed: int) -> list[Any]:
+    """Return what calls return that begin one after the other, some of them together."""
+    rng = random.Random(seed)
+    order = rng.sample(range(len(calls)), len(calls))
+    tasks: dict[int, asyncio.Task[Any]] = {}
+    for i in order:
+        tasks[i] = asyncio.ensure_future(calls[i]())
+        for _ in range(rng.choice([0, 0, 1, 3, 12])):
+            await asyncio.sleep(0)
+    return [await tasks[i] for i in range(len(calls))]
+
+
+def random_text(rng: random.Random, max_length: int) -> str:
+    return "".join(rng.choices("abcdefgh 0123456789+-=", k=rng.randint(1, max_length)))
+
+
+def test_groups_that_share_an_answer_change_no_bit_of_each_other_in_the_cache(tmp_path: Path) -> None:
+    """Which of two groups comes first, and what an earlier run has cached, must not matter."""
+    rater = open_rater(write_folder("tiny-llama", tmp_path / "rm"))
+    rng = random.Random(0)
+    groups = [
+        [chat(question, random_text(rng, 60)) for _ in range(6)]
+        for question in (random_text(rng, 80) for _ in range(6))
+    ]
+    groups += [[*group[:2], chat(group[0][0].content, "another")] for group in groups[:3]]
+    alone = [asyncio.run(rater.rate(group)) for group in groups]
+    cache = VerdictCache(tmp_path / "cache", log=pytest.fail)
+    cached = CachedModel(rater, cache)
+    calls = [lambda group=group: cached.rate(group) for group in groups]
+    asyncio.run(at_odd_times(calls[1::2], 1))  # a run that was stopped
+    before = rater.usage.cached
+    assert asyncio.run(at_odd_times(calls, 1)) == alone
+    assert rater.usage.cached - before == sum(map(len, groups[1::2]))
+    cache.close()
+
+
+@pytest.mark.parametrize(("name", "temperature"), [("tiny-llama", 0.0), ("tiny-gemma2", 1.0)])
+def test_requests_at_the_same_time_change_no_bit_of_each_other(name: str, temperature: float) -> None:
+    """On a CPU a prompt is prefilled alone, and rows are decoded in eights: no bit depends on the other rows."""
+    engine = EmbeddedEngine.open(ModelSettings(init=name, device="cpu"), seed=3)
+    rng = random.Random(1)
+    requests = [
+        ChatRequest(messages(random_text(rng, 200)), max_tokens=rng.choice([3, 12]), temperature=temperature, seed=i)
+        for i in range(12)
+    ]
+
+    async def replies(seed: int | None) -> list[tuple[str, tuple[float, ...]]]:
+        model = EmbeddedChatModel(engine)
+        calls = [lambda request=request: model.chat(request) for request in requests]
+        found = [await call() for call in calls] if seed is None else await at_odd_times(calls, seed)
+        await model.close()
+        return [(reply.text, reply.logprobs) for reply in found]
+
+    assert asyncio.run(replies(0)) == asyncio.run(replies(None))

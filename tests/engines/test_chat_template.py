@@ -37,8 +37,8 @@ def opened(folder: Path, **settings: Any) -> EmbeddedEngine:
 
 def test_a_base_model_learns_chatml(base: Path, tmp_path: Path) -> None:
     engine = opened(base, chat="chatml")
-    told = engine.tokenizer.decode(engine.encode(PROMPT).tolist())
-    assert told == "<|im_start|>system\nAdd.<|im_end|>\n<|im_start|>user\n7+5?<|im_end|>\n<|im_start|>assistant\n"
+    rendered = engine.tokenizer.decode(engine.encode(PROMPT).tolist())
+    assert rendered == "<|im_start|>system\nAdd.<|im_end|>\n<|im_start|>user\n7+5?<|im_end|>\n<|im_start|>assistant\n"
     end = engine.tokenizer.convert_tokens_to_ids("<|im_end|>")
     assert engine.encode_response("12").tolist()[-1] == end != engine.tokenizer.eos_token_id
     assert set(engine.stop_ids) == {end, engine.tokenizer.eos_token_id}  # it stops where demonstrations ended
@@ -46,7 +46,7 @@ def test_a_base_model_learns_chatml(base: Path, tmp_path: Path) -> None:
     engine.publish(tmp_path / "published")  # and so does whoever serves it
     again = AutoTokenizer.from_pretrained(tmp_path / "published")
     chat = [{"role": m.role, "content": m.content} for m in PROMPT.messages]
-    assert again.apply_chat_template(chat, tokenize=False, add_generation_prompt=True) == told
+    assert again.apply_chat_template(chat, tokenize=False, add_generation_prompt=True) == rendered
     assert end in GenerationConfig.from_pretrained(tmp_path / "published").eos_token_id
     assert opened(tmp_path / "published").encode_response("12").tolist()[-1] == end
 

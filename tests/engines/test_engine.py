@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -35,9 +36,6 @@ def assert_equal(a: dict[str, Tensor], b: dict[str, Tensor]) -> None:
     assert all(torch.equal(a[name], b[name]) for name in a)
 
 
-# ---- text to tokens --------------------------------------------------------------------------------------------------
-
-
 def test_prompts_and_answers_are_encoded_as_the_chat_template_says() -> None:
     engine = shared_engine("tiny-llama")
     prompt = Prompt("p", [Message("system", "be brief"), Message("user", "7?")])
@@ -51,9 +49,9 @@ def test_prompts_and_answers_are_encoded_as_the_chat_template_says() -> None:
 def test_a_template_that_refuses_names_the_prompt() -> None:
     engine = open_engine("tiny-llama")
     engine.tokenizer = copy.deepcopy(engine.tokenizer)
-    for template, said in (("{{ raise_exception('no system') }}", "no system"), ("{{ 1 / 0 }}", "zero"), ("{%", "")):
+    for template, message in (("{{ raise_exception('no system') }}", "no system"), ("{{ 1 / 0 }}", "zero"), ("{%", "")):
         engine.tokenizer.chat_template = template
-        with pytest.raises(UserError, match=f"chat template of model cannot render prompt 'prompt 7'.*{said}"):
+        with pytest.raises(UserError, match=f"chat template of model cannot render prompt 'prompt 7'.*{message}"):
             engine.encode(ask("7"))
     engine.tokenizer.chat_template = ""
     with pytest.raises(UserError):
@@ -80,9 +78,6 @@ def test_a_prompt_is_rendered_and_tokenised_once(monkeypatch: pytest.MonkeyPatch
     assert rendered == ["7", "8"]
 
 
-# ---- a scalar head ---------------------------------------------------------------------------------------------------
-
-
 def critic(name: str) -> EmbeddedEngine:
     """Return a model with a scalar head that says something."""
     engine = EmbeddedEngine.open(ModelSettings(init=name, head="scalar", device="cpu"))
@@ -94,20 +89,14 @@ def critic(name: str) -> EmbeddedEngine:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_value_is_that_of_the_tokens_before(name: str) -> None:
     engine = critic(name)
-    plain = copy.deepcopy(engine.model).eval()
-    plain.set_attn_implementation("eager")
+    reference = copy.deepcopy(engine.model).eval()
+    reference.set_attn_implementation("eager")
     for row, values in zip(ROWS, engine.values(ROWS), strict=True):
         assert not values[len(row.response) :].any()
         for t in range(len(row.response)):  # transformers gives the score of a whole text
             tokens = torch.from_numpy(np.concatenate([row.prompt, row.response[:t]]).astype(np.int64))[None]
             with torch.no_grad():
-                torch.testing.assert_close(values[t], plain(tokens).logits[0, 0], atol=1e-4, rtol=1e-4)
-
-
-# ---- copies ----------------------------------------------------------------------------------------------------------
-
-
-# ---- sleep -----------------------------------------------------------------------------------------------------------
+                torch.testing.assert_close(values[t], reference(tokens).logits[0, 0], atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -133,16 +122,13 @@ def test_sleep_changes_nothing_and_a_sleeper_does_nothing(dtype: str, tmp_path: 
     assert_equal(weights(engine), weights(awake))
 
 
-# ---- folders ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_a_saved_model_is_one_of_transformers(name: str, tmp_path: Path) -> None:
     engine = open_engine(name)
     engine.learn_with(OptimizerSettings(lr=1e-3))
     engine.update(ROWS, likelihood, lr=1e-3)
     engine.save(tmp_path)
-    model = AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    model = AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="eager").eval()
     assert model.config.use_cache
     for row, found in zip(ROWS[:3], engine.logprobs(ROWS), strict=False):
         with torch.no_grad():
@@ -156,3 +142,18 @@ def test_a_saved_model_is_one_of_transformers(name: str, tmp_path: Path) -> None
     other = open_engine(name)
     other.load(tmp_path)
     assert_equal(weights(other), weights(engine))
+
+
+def test_a_checkpoint_that_lacks_weights_is_refused(tmp_path: Path) -> None:
+    """Transformers would fill them with random numbers."""
+    engine = open_engine("tiny-llama")
+    engine.save(tmp_path)
+    file, before = tmp_path / "model.safetensors", weights(engine)
+    saved = load_file(file)
+    save_file({k: v for k, v in saved.items() if k != "lm_head.weight"}, file, metadata={"format": "pt"})
+    with pytest.raises(UserError, match="see lm_head"):
+        engine.load(tmp_path)
+    save_file(saved | {"model.other": torch.ones(1)}, file, metadata={"format": "pt"})
+    with pytest.raises(UserError, match=r"see model\.other"):
+        engine.load(tmp_path)
+    assert_equal(weights(engine), before)

@@ -16,8 +16,8 @@ from rewardsmith.engines.client.probes import ANSWERS, QUESTIONS, TEXTS
 from rewardsmith.llm import ProbeReply
 from rewardsmith.rewards.cache import TOLERANCE, CachedModel, VerdictCache, alike
 from rewardsmith.types import Message
-from tests.engines.asked import client, question
-from tests.engines.faulty import Body, FaultyServer, completion, error, last_text
+from tests.engines.call_helpers import client, question
+from tests.engines.faulty import Body, FaultyServer, completion, last_text
 
 TALK = [Message("user", "why?"), Message("assistant", "because")]
 
@@ -34,44 +34,33 @@ class Weighted(FaultyServer):
     weights = 1.0
     noise = 0.0
     flipped = ""
-    gives_logprobs = True
-    refuses_probes = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.say = lambda body: f"{last_text(body)} {'!' if last_text(body) == self.flipped else self.weights}"
 
     async def _met(self, plan: Any, otherwise: Any, request: web.Request, body: Body) -> web.StreamResponse:
-        ready = not plan and not self.asleep
         number = self.weights * (1 + self.noise)
-        if ready and self.refuses_probes and is_probe(body) and body:
-            return error(400, "max_tokens must be at least 100")
-        if ready and request.path == "/v1/chat/completions":
-            if body.get("logprobs") and not self.gives_logprobs:
-                return error(400, "logprobs are not supported")
-            logprobs = [math.log(0.5) * number, math.log(0.9) * number]
-            return web.json_response(completion(body, self.say(body), logprobs=tuple(logprobs)))
-        if ready and request.path == "/classify":
+        if request.path == "/v1/chat/completions":
+            logprobs = (math.log(0.5) * number, math.log(0.9) * number)
+            return web.json_response(completion(body, self.say(body), logprobs=logprobs))
+        if request.path == "/classify":
             score = number * len(body["messages"][-1]["content"])
             return web.json_response({"data": [{"index": 0, "probs": [score]}]})
-        if ready and request.path == "/v1/embeddings":
-            data = [
-                {"index": i, "embedding": [number, len(text), 5.0, len(text) % 3]}
-                for i, text in enumerate(body["input"])
-            ]
-            return web.json_response({"data": data})
+        if request.path == "/v1/embeddings":
+            vectors = [[number, len(text), 5.0, len(text) % 3] for text in body["input"]]
+            return web.json_response({"data": [{"index": i, "embedding": v} for i, v in enumerate(vectors)]})
         return await super()._met(plan, otherwise, request, body)
 
     def count(self) -> tuple[int, int]:
-        """Return how many requests were probes and how many were not, since this was last asked."""
+        """Return how many requests were probes and how many were not, since the last call."""
         probes = sum(map(is_probe, self.bodies))
         counts = probes, len(self.bodies) - probes
         self.requests.clear()
         return counts
 
 
-Asks = Callable[[Any], Any]
-VERBS: dict[str, tuple[Asks, int]] = {
+VERBS: dict[str, tuple[Callable[[Any], Any], int]] = {
     "chat": (lambda model: model.chat(question("How good is it?")), len(QUESTIONS)),
     "classify": (lambda model: model.rate([TALK]), len(ANSWERS)),
     "embed": (lambda model: model.embed(["some text"]), 1),
@@ -79,14 +68,14 @@ VERBS: dict[str, tuple[Asks, int]] = {
 
 
 class Cache:
-    """A cache in a folder, and what it said; each `use` is a program of its own that asks once."""
+    """A cache in a folder, and its messages; each `use` is a program of its own that makes one call."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.messages: list[str] = []
 
     async def use(self, *servers: FaultyServer, verb: str = "chat", **settings: Any) -> ServedModel:
-        cache = VerdictCache(self.folder, say=self.messages.append)
+        cache = VerdictCache(self.folder, log=self.messages.append)
         model = client(*servers, serves=verb, **settings)
         try:
             await VERBS[verb][0](CachedModel(model, cache))
@@ -108,7 +97,11 @@ def test_other_weights_under_the_same_name_do_not_get_the_old_verdicts(tmp_path:
             assert server.count() == (probes, 0)
             assert (model.usage.calls, model.usage.cached, model.usage.tokens, model.usage.failed) == (0, 1, 0, 0)
             assert cache.messages == []
-            server.weights = 2.0
+            server.noise, server.flipped = 0.01, QUESTIONS[2]  # noise does not lose the cache
+            await cache.use(server, verb=verb)
+            assert server.count() == (probes, 0)
+            assert cache.messages == []
+            server.noise, server.flipped, server.weights = 0.0, "", 2.0
             await cache.use(server, verb=verb)
             assert server.count() == (probes, 1)
             (message,) = cache.messages
@@ -125,23 +118,7 @@ def test_other_weights_under_the_same_name_do_not_get_the_old_verdicts(tmp_path:
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_noise_in_numbers_and_one_other_text_do_not_lose_the_cache(tmp_path: Path, verb: str) -> None:
-    async def main() -> None:
-        cache = Cache(tmp_path)
-        async with Weighted() as server:
-            await cache.use(server, verb=verb)
-            server.noise, server.flipped = 0.01, QUESTIONS[2]
-            server.count()
-            model = await cache.use(server, verb=verb)
-            assert (model.usage.calls, model.usage.cached) == (0, 1)
-            assert server.count()[1] == 0
-            assert cache.messages == []
-
-    asyncio.run(main())
-
-
-def test_a_version_says_which_weights_these_are_and_spares_the_probes(tmp_path: Path) -> None:
+def test_a_version_names_the_weights_and_saves_the_probes(tmp_path: Path) -> None:
     async def main() -> None:
         cache = Cache(tmp_path)
         async with Weighted() as server:
@@ -160,7 +137,7 @@ def test_a_server_that_comes_back_after_a_check_is_probed_again(tmp_path: Path) 
 
     async def main() -> None:
         messages: list[str] = []
-        cache = VerdictCache(tmp_path, say=messages.append)
+        cache = VerdictCache(tmp_path, log=messages.append)
         async with Weighted() as server, client(server) as model:
             cached = CachedModel(model, cache)
             await cached.check()
@@ -174,8 +151,6 @@ def test_a_server_that_comes_back_after_a_check_is_probed_again(tmp_path: Path) 
 
     asyncio.run(main())
 
-
-# ---- what is alike -------------------------------------------------------------------------------------------------
 
 finite = st.floats(-1e6, 1e6).map(lambda x: x + math.copysign(1e-3, x))
 numbers = st.lists(finite, min_size=1, max_size=20)
@@ -197,9 +172,6 @@ def test_one_of_four_texts_may_differ_and_no_more() -> None:
     assert not alike(texts, texts[:3])
     assert not alike([ProbeReply(numbers=(1.0, 2.0))], [ProbeReply(numbers=(1.0,))])
     assert not alike([ProbeReply(numbers=(1.0,))], [ProbeReply()])  # nothing is like nothing
-
-
-# ---- the file ------------------------------------------------------------------------------------------------------
 
 
 def test_the_file_holds_no_text_of_the_probes(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
-"""Generation: what is written, whatever else is written at the same time."""
+"""Generation: the responses do not depend on what else is generated at the same time."""
 
 import asyncio
+import gc
+import weakref
 
 import numpy as np
 import pytest
@@ -29,9 +31,6 @@ def by_transformers(name: str, text: str, max_tokens: int) -> list[int]:
     return written[0, ids.shape[1] :].tolist()
 
 
-# ---- what is written -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_greedy_answers_are_those_of_transformers(name: str) -> None:
     engine = open_engine(name, rows=8)  # nine groups of three, so rows are given to others as they become free
@@ -51,8 +50,6 @@ def test_log_probabilities_are_those_of_the_learner(name: str, temperature: floa
         np.testing.assert_allclose(rollout.logprobs, row[: len(rollout.tokens)], atol=1e-5)
         assert not row[len(rollout.tokens) :].any()
 
-
-# ---- nothing else matters --------------------------------------------------------------------------------------------
 
 SAMPLED = Sampling(max_tokens=20)
 
@@ -86,7 +83,34 @@ def test_an_answer_depends_on_its_prompt_and_seed_alone(
     assert found == [alone[TEXTS[i]] for i in chosen]
 
 
-# ---- groups come as they are complete --------------------------------------------------------------------------------
+def test_no_more_rows_than_the_limit_and_none_after_the_consumer_walks_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, counts, caches = open_engine("tiny-llama", rows=2), [], []
+    run, allocate = generate.Generator._run, generate.KeyValueCache.__init__
+
+    def counting(generator: generate.Generator) -> None:
+        counts.append(sum(owner is not None for owner in generator._owners))
+        run(generator)
+
+    def recording(cache: generate.KeyValueCache, *sizes: int) -> None:
+        caches.append(weakref.ref(cache))
+        allocate(cache, *sizes)
+
+    monkeypatch.setattr(generate.Generator, "_run", counting)
+    monkeypatch.setattr(generate.KeyValueCache, "__init__", recording)
+    expected = tokens_of(answer(engine, TEXTS, SAMPLED))
+    assert max(counts) == 2
+
+    async def first() -> int:
+        stream = engine.generate([ask("7"), ask("8")], SAMPLED, n=1, seeds=[0, 1])
+        number, _ = await anext(stream)
+        await stream.aclose()
+        return number
+
+    assert asyncio.run(first()) in (0, 1)
+    gc.collect()
+    assert [cache() for cache in caches] == [None, None]  # the memory of the rows is free
+    assert not torch.is_inference_mode_enabled()
+    assert tokens_of(answer(engine, TEXTS, SAMPLED)) == expected
 
 
 def test_a_group_comes_as_soon_as_it_is_complete_and_others_go_on() -> None:
@@ -109,9 +133,6 @@ def test_a_group_comes_as_soon_as_it_is_complete_and_others_go_on() -> None:
     places = {number: place for place, (_, number) in enumerate(in_turn)}
     assert all(place >= number - 4 for number, place in places.items())
     assert any(place < number for number, place in places.items())
-
-
-# ---- what is refused -------------------------------------------------------------------------------------------------
 
 
 def test_a_prompt_that_leaves_no_room_is_refused() -> None:

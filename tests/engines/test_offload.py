@@ -1,14 +1,16 @@
-"""Models that share a device: one party awake at a time, nobody starves, nothing is left awake by accident."""
+"""Models that share a device: one set of models on it at a time, no request starves; `offload` alone is refused."""
 
 import asyncio
-import random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rewardsmith.config import Choice
 from rewardsmith.engines.offload import DeviceScheduler
+from rewardsmith.errors import RecipeError
 from rewardsmith.llm import ModelCallError
+from rewardsmith.recipe import parse_models, parse_recipe
 
 
 class Sleepers:
@@ -47,7 +49,7 @@ PARTIES = st.sampled_from([("a",), ("b",), ("c",), ("a", "b")])
 
 
 @given(st.lists(st.tuples(PARTIES, st.integers(0, 9), st.integers(0, 5)), min_size=1, max_size=20))
-def test_whoever_works_is_awake_and_all_get_their_turn(work):
+def test_models_in_use_are_loaded_and_every_request_is_admitted(work):
     async def main():
         scheduler = DeviceScheduler()
         await used(scheduler, Sleepers(scheduler, "abc"), work)
@@ -59,14 +61,13 @@ def test_those_who_wait_together_are_admitted_together():
     async def main():
         scheduler = DeviceScheduler()
         sleepers = Sleepers(scheduler, ["policy", "judge"])
-        work = [(("policy",), 0, 9), *[(("judge",), 1, random.Random(i).randrange(5)) for i in range(50)]]
-        await used(scheduler, sleepers, work)
+        await used(scheduler, sleepers, [(("policy",), 0, 9), *[(("judge",), 1, i % 5) for i in range(50)]])
         return sleepers.log
 
     assert asyncio.run(main()) == ["wake policy", "sleep policy", "wake judge"]
 
 
-def test_an_interrupted_turn_ends_and_one_that_was_waited_for_is_given_up():
+def test_cancelling_a_user_or_a_waiter_frees_the_device():
     async def main():
         scheduler = DeviceScheduler()
         sleepers = Sleepers(scheduler, ["policy", "judge"])
@@ -88,7 +89,7 @@ def test_an_interrupted_turn_ends_and_one_that_was_waited_for_is_given_up():
     asyncio.run(main())
 
 
-def test_a_server_that_dies_when_it_is_to_sleep_holds_up_nobody():
+def test_a_server_that_is_gone_blocks_no_other_model():
     async def main():
         scheduler = DeviceScheduler()
         sleepers = Sleepers(scheduler, ["policy"])
@@ -105,11 +106,11 @@ def test_a_server_that_dies_when_it_is_to_sleep_holds_up_nobody():
         await used(scheduler, sleepers, [(("policy",), 0, 1)])
         return woken
 
-    assert asyncio.run(main()) == ["judge", "judge"]  # it is woken when it is asked again
+    assert asyncio.run(main()) == ["judge", "judge"]  # it is woken for its next call
 
 
 @pytest.mark.parametrize("interrupted", ["wake", "sleep"])
-def test_who_was_interrupted_on_the_way_is_moved_again(interrupted):
+def test_an_interrupted_move_is_repeated(interrupted):
     async def main():
         scheduler, log = DeviceScheduler(), []
 
@@ -143,3 +144,35 @@ def test_who_was_interrupted_on_the_way_is_moved_again(interrupted):
         "sleep": ["judge wake", "judge works"],  # it may be half asleep
     }
     assert asyncio.run(main()) == expected[interrupted]
+
+
+POLICY = {"init": "tiny-llama"}
+RUBRIC = {"type": "rubric", "model": "judge", "criteria": "right: 10"}
+
+
+def problems(**models):
+    stage = {"type": "policy", "model": "policy", "data": "d", "steps": 1, "reward": RUBRIC}
+    recipe = {"models": {"policy": POLICY, **models}, "data": {"d": {"type": "arithmetic"}}, "stages": [stage]}
+    try:
+        parse_recipe(recipe)
+    except RecipeError as error:
+        return [problem.path for problem in error.problems]
+    return []
+
+
+@pytest.mark.parametrize(
+    "judge",
+    [
+        {"type": "server", "urls": ["http://localhost:8000/v1"]},
+        {"type": "managed", "command": "vllm", "model": "m"},
+        {"init": "tiny-llama"},
+    ],
+)
+def test_a_model_that_would_never_be_offloaded_is_refused(judge):
+    alone = judge | {"offload": True}
+    assert problems(judge=alone) == ["models.judge.offload"]
+    assert problems(judge=alone, policy=POLICY | {"offload": True}) == []
+    assert problems(judge=judge) == []
+    reward = Choice("reward", "rewardsmith.rewards:REWARDS").choose(RUBRIC)
+    with pytest.raises(RecipeError, match=r"models\.judge\.offload"):  # also for a reward in a file of its own
+        parse_models({"models": {"judge": alone}}, reward, source="r")

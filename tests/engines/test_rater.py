@@ -94,9 +94,6 @@ def plain(folder: Path, conversations: Sequence[Conversation]) -> list[float]:
     return numbers
 
 
-# ---- the numbers -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", [*TINY, "no-padding"])
 def test_numbers_are_those_of_transformers(folders: Path, name: str) -> None:
     conversations = [chat("7+5-3?", answer) for answer in ANSWERS]
@@ -106,19 +103,14 @@ def test_numbers_are_those_of_transformers(folders: Path, name: str) -> None:
     assert len({round(rating, 3) for rating in ratings}) == len(conversations) - 1  # "12" is there twice
 
 
-# ---- what goes wrong -------------------------------------------------------------------------------------------------
-
-
-def test_a_number_that_is_not_finite_is_none(tmp_path: Path) -> None:
+def test_a_rating_that_is_not_finite_is_a_failure(tmp_path: Path) -> None:
     model = open_rater(write_folder("tiny-llama", tmp_path / "rm"))
     with torch.no_grad():
         model._engine.model.score.weight.fill_(float("nan"))
-    with pytest.raises(ModelCallError, match="nan") as caught:
+    with pytest.raises(ModelCallError, match="not finite") as caught:
         rate(model, [chat("7?", "7"), chat("7?", "8")])
     assert caught.value.kind == "invalid"
 
-
-# ---- hostile text ----------------------------------------------------------------------------------------------------
 
 SPECIAL = ["<|pad|>", "<|bos|>", "<|eos|>", "<|unk|>", "<|system|>", "<|user|>", "<|assistant|>", "<|tool|>"]
 
@@ -134,9 +126,6 @@ def test_no_text_opens_a_turn(folders: Path, pieces: list[str]) -> None:
     assert found == ["<|user|>", "<|assistant|>", "<|eos|>"]
 
 
-# ---- before the first step -------------------------------------------------------------------------------------------
-
-
 def refusal(model: EmbeddedRater) -> str:
     with pytest.raises(UserError) as caught:
         asyncio.run(model.check())
@@ -144,8 +133,6 @@ def refusal(model: EmbeddedRater) -> str:
 
 
 def test_what_cannot_rate_is_refused_with_the_remedy(folders: Path, tmp_path: Path) -> None:
-    written = EmbeddedEngine.open(ModelSettings(init="tiny-llama", device="cpu"), name="judge")
-    assert refusal(EmbeddedRater(written)) == 'models.judge has a language head: a model that rates has head = "scalar"'
     save_folder(*make_tiny("tiny-llama", seed=0), tmp_path / "language")
     assert re.search("head is all zeros.*name a reward model", refusal(open_rater(tmp_path / "language")))
     silent = write_folder("tiny-llama", tmp_path / "silent")
@@ -182,10 +169,10 @@ def test_a_new_head_names_padding_that_ends_no_conversation_and_a_trained_one_is
 def test_answers_to_one_prompt_share_it_and_numbers_stand_at_the_end() -> None:
     engine = scorer()
     torch.nn.init.normal_(engine.model.score.weight, generator=torch.Generator().manual_seed(0))
-    said = [[Message("user", "7?"), Message("assistant", text)] for text in ("7", "77", "7")]
-    said.append([Message("user", "8?"), Message("assistant", "8")])
-    tokens = [engine.encode_conversation(conversation) for conversation in said]
-    rows = conversation_rows(said, tokens)
+    talks = [[Message("user", "7?"), Message("assistant", text)] for text in ("7", "77", "7")]
+    talks.append([Message("user", "8?"), Message("assistant", "8")])
+    tokens = [engine.encode_conversation(conversation) for conversation in talks]
+    rows = conversation_rows(talks, tokens)
     assert [len(row.prompt) for row in rows] == [len("<7?<7"), len("<7?<7"), len("<7?<7"), len("<8?<8>")]
     assert [[*row.prompt, *row.response[:-1]] for row in rows] == [each.tolist() for each in tokens]
     assert tokens_read(rows) == len("<7?<7") + (1 + 2 + 1) + len("<8?<8>")

@@ -39,11 +39,11 @@ def assert_follows(tokens: NDArray[np.integer], p: Numbers) -> None:
     assert not counts[p == 0].any()
     expected = p * len(tokens)
     common = expected >= 5
-    seen, wanted = counts[common], expected[common]
+    found, share = counts[common], expected[common]
     if expected[~common].sum() >= 5:
-        seen, wanted = np.append(seen, counts[~common].sum()), np.append(wanted, expected[~common].sum())
-    if len(seen) > 1:
-        assert chisquare(seen, wanted * seen.sum() / wanted.sum()).pvalue > 1e-4
+        found, share = np.append(found, counts[~common].sum()), np.append(share, expected[~common].sum())
+    if len(found) > 1:
+        assert chisquare(found, share * found.sum() / share.sum()).pvalue > 1e-4
 
 
 CUTS = [
@@ -79,6 +79,3 @@ def test_random_numbers_are_in_the_unit_interval_and_begin_alike(seed: int, roll
     assert np.array_equal(uniforms(seed, rollout, 60)[:count], numbers)
     assert not np.array_equal(uniforms(seed, rollout + 1, 60), uniforms(seed, rollout, 60))
     assert not np.array_equal(uniforms(seed ^ 1, rollout, 60), uniforms(seed, rollout, 60))
-
-
-# ---- through the model -----------------------------------------------------------------------------------------------

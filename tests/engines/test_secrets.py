@@ -4,41 +4,110 @@ import json
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from rewardsmith.engines.client import ServedModel
-from rewardsmith.engines.model_settings import ClientSettings, ManagedSettings
+from rewardsmith.engines.model_settings import ClientSettings, ManagedSettings, ServerSettings
 from rewardsmith.errors import RecipeError, UserError
 from rewardsmith.recipe import override, parse_recipe
-from tests.engines.asked import question, run_async
-from tests.engines.faulty import KEY, FaultyServer, raw
+from tests.engines.call_helpers import client, kind_of, outcome, question, run_async
+from tests.engines.faulty import KEY, FaultyServer, raw, said, status
 
 
-@pytest.mark.parametrize("first_token_timeout", [None, 20.0])  # in one piece, or streamed
-@pytest.mark.parametrize(
-    "written", [KEY, json.dumps(KEY)[1:-1], "".join(f"\\u{ord(c):04x}" for c in KEY)], ids=["plain", "json", "escaped"]
-)
 @run_async
 async def test_a_key_that_a_server_repeats_in_its_reply_is_taken_out(
-    server: FaultyServer, first_token_timeout: float | None, written: str
+    server: FaultyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Replies go to rollouts, report, cache and log."""
-
     token = "tok/en+" + "9" * 12
-    body = {"metadata": {"token": {"env": "BODY_TOKEN"}}}
-    how = ClientSettings(api_key_env="JUDGE_KEY", first_token_timeout=first_token_timeout, body=body)
-    env = {"JUDGE_KEY": KEY, "BODY_TOKEN": token}
-    model = ServedModel(how, [server.url], model="tiny", name="judge", get_key=env.get)
+    monkeypatch.setenv("JUDGE_KEY", KEY)
+    monkeypatch.setenv("BODY_TOKEN", token)
+    settings = ClientSettings(api_key_env="JUDGE_KEY", body={"metadata": {"token": {"env": "BODY_TOKEN"}}})
+    model = ServedModel(settings, [server.url], model="tiny", name="judge")
     server.say = lambda body: f"You sent {KEY} and {body['metadata']['token']}. Score: 7"
     texts = [(await model.chat(question())).text]
-    thought = f'{{"choices": [{{"message": {{"content": "Score: 7", "reasoning_content": "x {written} y"}}}}]}}'
-    server.plan(raw(thought.encode()))
-    answer = await model.chat(question())
-    texts += [answer.text, answer.thought]
+    for written in (KEY, "".join(f"\\u{ord(c):04x}" for c in KEY)):
+        thought = f'{{"choices": [{{"message": {{"content": "Score: 7", "reasoning_content": "x {written} y"}}}}]}}'
+        server.plan(raw(thought.encode()))
+        reply = await model.chat(question())
+        texts += [reply.text, reply.thought]
     assert server.bodies[0]["metadata"] == {"token": token}
     assert all("Score: 7" in text or "x " in text for text in texts)
     assert not [text for text in texts if KEY in text or token in text]
     assert token not in await model.identity()
     await model.close()
+
+
+@run_async
+async def test_the_key_goes_to_the_server_and_nowhere_else(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with FaultyServer(key=KEY) as server:
+        for name, value in {"JUDGE_KEY": f"{KEY}\n", "WRONG": f"{KEY}-wrong", "ODD": "sk\r\nx: y"}.items():
+            monkeypatch.setenv(name, value)
+        texts = []
+
+        def model(variable: str | None, **more: Any) -> ServedModel:
+            settings = ClientSettings(api_key_env=variable, **more)
+            return ServedModel(settings, [server.url], model="tiny", name="judge")
+
+        right = model("JUDGE_KEY")
+        await right.check()
+        assert (await right.chat(question())).text == "echo: hi"
+        leaks = [status(400, f"your key {KEY} is fine, the rest is not"), raw(f"<p>{KEY}</p>".encode())]
+        leaks += [raw(json.dumps(each).encode()) for each in ({"error": {"message": KEY}}, {"your key": KEY})]
+        for n in range(200, 300, 7):  # where an error's text is cut
+            text = "x" * n + KEY
+            leaks += [status(400, text), raw(json.dumps({"error": {"message": text}}).encode())]
+            leaks += [raw(json.dumps({"error": text + "y" * 400}).encode()), raw(json.dumps([text]).encode())]
+            leaks += [raw(json.dumps({"error": "y" * 400 + text[::-1][:9] + KEY + "z" * (n // 2)}).encode())]
+            leaks += [said("", message={"refusal": f"{server.url} {text}"})]
+        server.plan(*leaks)
+        single = model("JUDGE_KEY", retries=0)
+        texts += [str(await outcome(single, question())) for _ in leaks]
+        parts = [KEY[i : i + 7] for i in range(len(KEY) - 6)]
+        assert not [text for text in texts if any(part in text for part in parts)]
+        assert not server._plan
+        texts += [repr(right), repr(vars(right)), await right.identity()]
+        for variable, remedy in [("MISSING", "MISSING is not set"), ("WRONG", "WRONG"), (None, "api_key_env")]:
+            with pytest.raises(UserError, match=remedy) as raised:
+                await model(variable).check()
+            texts.append(str(raised.value))
+            result = await outcome(model(variable), question())
+            assert kind_of(result) == "refused"
+            texts.append(str(result))
+        with pytest.raises(UserError, match="ODD"):
+            await model("ODD").check()
+        assert not [text for text in [*texts, caplog.text] if KEY in text]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://ann:hunter2@h/v1",
+        "http://ann:hunter2@[::1",
+        "https://h/v1?%6bey=hunter2",
+        "https://h/v1?api-version=2024-10-21&hunter2=1",
+        "https://h/v1#hunter2",
+        "https://h/hf_hunter2hunter2hunter2/v1",
+    ],
+)
+def test_a_secret_in_an_address_is_refused_and_shown_nowhere(url: str) -> None:
+    """What a recipe says goes to the run's folder, its report and the trackers."""
+    with pytest.raises(UserError) as by_hand:
+        client(url)
+    with pytest.raises(ValidationError) as in_settings:
+        ServerSettings(urls=[url])
+    table = {"models": {"judge": {"type": "server", "urls": ["http://h/v1", url]}}, "stages": []}
+    with pytest.raises(RecipeError) as in_recipe:
+        parse_recipe(table)
+    assert "models.judge.urls.1" in str(in_recipe.value)
+    with pytest.raises(RecipeError) as no_list:
+        parse_recipe({"models": {"judge": {"type": "server", "urls": url}}, "stages": []})
+    assert "must be a list" in str(no_list.value)
+    for raised in (by_hand, in_settings, in_recipe, no_list):
+        assert "hunter2" not in str(raised.value)
+        assert raised is no_list or "htt" in str(raised.value) or "api_key_env" in str(raised.value)
 
 
 SECRET = "hunter2hunter2"

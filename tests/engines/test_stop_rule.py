@@ -51,7 +51,7 @@ def test_stop_texts_end_an_answer(
     places = data.draw(st.lists(st.tuples(st.integers(0, len(text) - 1), st.integers(1, 5)), min_size=1, max_size=2))
     stops = tuple({text[start : start + length] for start, length in places if "\ufffd" not in text[start:][:length]})
     if any(a != b and a in b for a in stops for b in stops):
-        stops = stops[:1]  # see the test after this one
+        stops = stops[:1]  # a stop text within another one is tested below
     sampling = Sampling(max_tokens=40, temperature=1.5, stop=stops)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(generate.CHECK_EVERY, "cpu", check_every)
@@ -72,39 +72,27 @@ def finish(tokens: str, stops: tuple[str, ...], *, end: bool = False) -> Complet
     return rule.completion(np.array(ids, dtype=np.int32), -np.arange(1, len(ids) + 1, dtype=np.float32))
 
 
-@pytest.mark.parametrize(
-    ("tokens", "stops", "end", "count", "text", "stopped"),
-    [
+def test_what_a_stop_text_cuts_off() -> None:
+    cases: list[tuple[str, tuple[str, ...], bool, int, str, bool]] = [
         ("abc", (), True, 4, "abc", True),
         ("abc", (), False, 3, "abc", False),
         ("", (), True, 1, "", True),
         ("abcd", ("bc",), False, 3, "a", True),
         ("abcd", ("cd",), True, 4, "ab", True),  # the end token after a stop text is not part of the answer
-        ("abcd", ("cd",), False, 4, "ab", True),
         ("abcd", ("xx", "d", "b"), False, 2, "a", True),
         ("abcd", ("abcd",), True, 4, "", True),
         ("abab", ("ab",), False, 2, "", True),
         ("abcd", ("x",), False, 4, "abcd", False),
-    ],
-)
-def test_what_a_stop_text_cuts_off(
-    tokens: str, stops: tuple[str, ...], *, end: bool, count: int, text: str, stopped: bool
-) -> None:
-    found = finish(tokens, stops, end=end)
-    assert (len(found.tokens), found.text, found.stopped) == (count, text, stopped)
-    assert found.logprobs.tolist() == [-float(n) for n in range(1, count + 1)]
+        ("abc", ("bcd", "c"), False, 3, "ab", True),
+        ("abcd", ("bcd", "c"), False, 3, "ab", True),  # the same, however often the host looks
+    ]
+    for tokens, stops, end, count, text, stopped in cases:
+        found = finish(tokens, stops, end=end)
+        assert (len(found.tokens), found.text, found.stopped) == (count, text, stopped), (tokens, stops)
+        assert found.logprobs.tolist() == [-float(n) for n in range(1, count + 1)]
 
 
-def test_a_stop_text_within_another_gives_the_same_answer_however_often_the_host_looks() -> None:
-    looked_at_once = finish("abc", ("bcd", "c"))
-    looked_at_later = finish("abcd", ("bcd", "c"))
-    assert (looked_at_later.tokens.tolist(), looked_at_later.text) == (
-        looked_at_once.tokens.tolist(),
-        looked_at_once.text,
-    )
-
-
-def test_no_answer_ends_before_min_tokens_whatever_its_text() -> None:
+def test_no_answer_ends_before_min_tokens() -> None:
     engine = shared_engine("tiny-llama")
     (group,) = answer(engine, ["7"], Sampling(max_tokens=30, min_tokens=30), n=4)
     stop = group.rollouts[0].text[3:5]
@@ -112,25 +100,17 @@ def test_no_answer_ends_before_min_tokens_whatever_its_text() -> None:
     assert all(len(rollout.tokens) >= 20 for rollout in again.rollouts)
 
 
-@pytest.mark.parametrize("check_every", [1, 8])
-def test_a_stop_text_frees_its_row_at_once(check_every: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_text_frees_its_row_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = shared_engine("tiny-llama")
     text = answer(engine, ["7"], Sampling(max_tokens=20))[0].rollouts[0].text
-    steps = 0
+    steps: list[int] = []
     step = generate.Generator._decode
-
-    def counted(generator: generate.Generator, rows: int, length: int) -> None:
-        nonlocal steps
-        steps += 1
-        step(generator, rows, length)
-
-    monkeypatch.setattr(generate.Generator, "_decode", counted)
-    monkeypatch.setitem(generate.CHECK_EVERY, "cpu", check_every)
-    (group,) = answer(engine, ["7"], Sampling(max_tokens=200, stop=(text[9:12],)))
-    assert steps <= len(group.rollouts[0].tokens) + check_every < 30
-
-
-# ---- stop tokens and limits ------------------------------------------------------------------------------------------
+    monkeypatch.setattr(generate.Generator, "_decode", lambda *args: (steps.append(1), step(*args)))
+    for check_every in (1, 8):
+        monkeypatch.setitem(generate.CHECK_EVERY, "cpu", check_every)
+        steps.clear()
+        (group,) = answer(engine, ["7"], Sampling(max_tokens=200, stop=(text[9:12],)))
+        assert len(steps) <= len(group.rollouts[0].tokens) + check_every < 30
 
 
 def eager_to_end(share: float) -> EmbeddedEngine:
@@ -177,18 +157,15 @@ def test_stop_tokens_wait_for_min_tokens(min_tokens: int, temperature: float) ->
         assert any(rollout.stop_reason == "stop" for rollout in group.rollouts)
 
 
-def test_stop_tokens_end_an_answer_beside_the_models_own(whole: dict[str, list[list[int]]]) -> None:
+def test_stop_tokens_end_an_answer_and_special_tokens_may_be_written_as_text(
+    whole: dict[str, list[list[int]]],
+) -> None:
     engine, tokens = shared_engine("tiny-llama"), whole["tiny-llama"][0]
-    wanted = tokens[len(tokens) // 2]
-    sampling = Sampling(max_tokens=40, temperature=1.5, stop_tokens=(wanted,))
-    (group, *_) = answer(engine, TEXTS, sampling, n=3)
-    assert group.rollouts[0].tokens.tolist() == tokens[: tokens.index(wanted) + 1]
+    stop = tokens[len(tokens) // 2]
+    (group, *_) = answer(engine, TEXTS, Sampling(max_tokens=40, temperature=1.5, stop_tokens=(stop,)), n=3)
+    assert group.rollouts[0].tokens.tolist() == tokens[: tokens.index(stop) + 1]
     assert group.rollouts[0].stop_reason == "stop"
-    assert group.rollouts[0].text == decoded(engine, tokens[: tokens.index(wanted)])
-
-
-def test_a_stop_text_that_is_a_special_token_is_a_stop_token(whole: dict[str, list[list[int]]]) -> None:
-    engine = shared_engine("tiny-llama")
+    assert group.rollouts[0].text == decoded(engine, tokens[: tokens.index(stop)])
     marker = engine.tokenizer.convert_tokens_to_ids("<|user|>")
     by_text, by_token = (
         tokens_of(answer(engine, TEXTS, Sampling(max_tokens=40, temperature=1.5, **stop), n=3))

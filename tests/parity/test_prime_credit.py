@@ -121,7 +121,7 @@ def test_for_the_outcome_their_leave_one_out_is_exact(draw: Draw) -> None:
 
 
 def test_the_whole_response_is_centred_on_the_token_that_carries_it(draw: Draw) -> None:
-    """P has the sum on the last token but centres all tokens; ours does so if told, and by default the last alone."""
+    """P has the sum on the last token but centres all tokens; ours by default the last alone."""
     rows = peer.on_last(draw.ratios)
     rewards_BT, support_BT = gather_steps(draw.tensor(draw.ratios), draw.mask_BT)
     theirs = [peer.returns(row, 1.0) for row in peer.masked_rloo(draw, rows, carries="all")]
@@ -212,7 +212,7 @@ def test_a_failed_outcome_is_left_out_of_its_source_alone(draw: Draw) -> None:
     draw.assert_rows(prime(found, draw), expected)
 
 
-def test_a_lone_response_and_an_empty_one_have_no_advantage() -> None:
+def test_a_response_without_sibling_and_an_empty_one_have_no_advantage() -> None:
     """P and V: a group of one divides by zero, and an empty response is a mean of nothing."""
     mask_BT = torch.tensor([[True, True], [True, False], [False, False]])
     rewards_BT = torch.tensor([[0.3, -0.1], [0.7, math.nan], [math.nan, math.nan]], dtype=torch.float64)

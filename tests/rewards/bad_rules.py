@@ -1,7 +1,6 @@
-"""Rules that misbehave in every way that was thought of. The text says how: `deed` or `deed argument`."""
+"""Rules that misbehave in many ways. The text is `deed` or `deed argument`."""
 
 import ctypes
-import json
 import os
 import re
 import signal
@@ -36,13 +35,9 @@ class LongError(Exception):
 
 
 def act(prompt: Prompt, text: str, *, plus: float = 0.0) -> float:
-    """Do what the text says; an answer of `good 3` is worth 3."""
+    """Do what the text names; an answer of `good 3` is worth 3."""
     deed, _, argument = text.partition(" ")
     return DEEDS[deed](argument) + plus
-
-
-def good(argument: str) -> float:
-    return float(argument)
 
 
 def hang(argument: str) -> float:
@@ -59,49 +54,16 @@ def deaf(argument: str) -> float:
     return hang("")
 
 
-def power(argument: str) -> float:
-    return float(3 ** (3**19) % 7)
-
-
-def regex(argument: str) -> float:
-    return float(bool(re.match(r"(a+)+$", "a" * 60 + "b")))
-
-
-def leave(argument: str) -> float:
-    os._exit(int(argument))
-
-
-def segfault(argument: str) -> float:
-    return float(len(ctypes.string_at(0)))
-
-
 def hoard(argument: str) -> float:
     kept = []
     while True:
         kept.append(bytearray(1 << 20))
 
 
-def leak(argument: str) -> float:
-    LEAKED.append(bytearray(int(argument) << 20))
-    return 1.0
-
-
 def recurse(argument: str) -> float:
     if argument:
         sys.setrecursionlimit(int(argument))
     return 1 + recurse("")
-
-
-def shout(argument: str) -> float:
-    for file in (sys.stdout, sys.stderr):
-        file.write("x" * 5_000_000)
-    os.write(1, b"y" * 1_000_000)
-    return 1.0
-
-
-def close(argument: str) -> float:
-    os.closerange(0, 256)
-    return 1.0
 
 
 def breed(argument: str) -> float:
@@ -148,27 +110,11 @@ def garble(argument: str) -> float:
 
 
 def forge(argument: str) -> float:
-    """Say something in the name of the worker, in a well-formed frame."""
+    """Write in the name of the worker, in a well-formed frame."""
     body = argument.encode()
     for descriptor in sockets():
         os.write(descriptor, struct.pack("!Q", len(body)) + body)
     return hang("")
-
-
-def alarm(argument: str) -> float:
-    signal.setitimer(signal.ITIMER_REAL, 0.05)
-    return 1.0
-
-
-def mine(argument: str) -> float:
-    """Return, and blow up the process a little later."""
-    threading.Timer(0.05, os._exit, [5]).start()
-    return 1.0
-
-
-def thread(argument: str) -> float:
-    threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
-    return 1.0
 
 
 def child(argument: str) -> float:
@@ -184,7 +130,7 @@ def twin(argument: str) -> float:
 
 
 def clone(argument: str) -> float:
-    """Start a process as a C library would: nobody is told. It keeps what this one has open."""
+    """Start a process as a C library would, without hooks. It keeps what this one has open."""
     pid = ctypes.CDLL(None).fork()
     if pid == 0:
         time.sleep(600)
@@ -222,41 +168,33 @@ def throw(argument: str) -> float:
     }[argument]
 
 
-def value(argument: str) -> float:
-    return {
-        "true": True,
-        "numpy": np.float32(0.5),
-        "zero-dimensional": np.array(2),
-        "text": "1.0",
-        "none": None,
-        "nan": float("nan"),
-        "infinite": np.inf,
-        "large": 10**400,
-        "array": np.ones(3),
-    }[argument]  # type: ignore[return-value]
-
-
-def plainly(prompt: Prompt, text: str) -> float:
-    """Return what `value` has, as it is."""
-    return value(text)
-
-
-def process(argument: str) -> float:
-    time.sleep(float(argument or 0))
-    return float(os.getpid())
-
-
-def environment(argument: str) -> float:
-    return float(json.dumps([os.environ.get(name) for name in ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")]) == argument)
-
-
 DEEDS: dict[str, Callable[[str], float]] = {
-    deed.__name__: deed
-    for deed in (
-        good, hang, deaf, power, regex, leave, segfault, hoard, leak, recurse, shout, close, breed, patricide, garble,
-        forge, alarm, mine, thread, child, twin, clone, slow, note, throw, process, environment,
-    )
+    **{
+        deed.__name__: deed
+        for deed in (hang, deaf, hoard, recurse, breed, patricide, garble, forge, child, twin, clone, slow, note, throw)
+    },
+    "good": float,
+    "power": lambda _: float(3 ** (3**19) % 7),
+    "regex": lambda _: float(bool(re.match(r"(a+)+$", "a" * 60 + "b"))),
+    "leave": lambda status: os._exit(int(status)),
+    "segfault": lambda _: float(len(ctypes.string_at(0))),
+    "leak": lambda size: LEAKED.append(bytearray(int(size) << 20)) or 1.0,
+    "close": lambda _: os.closerange(0, 256) or 1.0,
+    "alarm": lambda _: float(signal.setitimer(signal.ITIMER_REAL, 0.05) == (0.0, 0.0)),
+    "mine": lambda _: threading.Timer(0.05, os._exit, [5]).start() or 1.0,  # it blows up a little later
+    "thread": lambda _: threading.Thread(target=time.sleep, args=(600,), daemon=True).start() or 1.0,
+    "process": lambda seconds: time.sleep(float(seconds or 0)) or float(os.getpid()),
+    "environment": lambda names: float(not any(os.environ[name].strip("01") for name in names.split())),
+}
+
+VALUES = {
+    "true": True, "numpy": np.float32(0.5), "zero-dimensional": np.array(2), "text": "1.0", "none": None,
+    "nan": float("nan"), "infinite": np.inf, "large": 10**400, "array": np.ones(3),
 }  # fmt: skip
+
+
+def odd_value(prompt: Prompt, text: str) -> object:
+    return VALUES[text]
 
 
 async def later(prompt: Prompt, text: str) -> float:

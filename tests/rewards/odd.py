@@ -10,7 +10,7 @@ from typing import Any
 
 import aiohttp
 
-from rewardsmith import Failure, RolloutGroup, Score
+from rewardsmith import Failure, Prompt, RolloutGroup, Score
 from rewardsmith.rewards import CannotScore, Halt
 
 
@@ -32,45 +32,84 @@ def returning(*values: Any) -> type:
     return type("Returning", (), {"score": score})
 
 
+def chained(error: Exception, **attributes: Any) -> Exception:
+    """Return an exception with a cause or a context."""
+    for name, value in attributes.items():
+        setattr(error, name, value)
+    return error
+
+
+class _Silent(CannotScore):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+_Silent.__name__ = "SilentCannotScore"
+_Connection = type("APIConnectionError", (Exception,), {})
+_Timeout = type("APITimeoutError", (_Connection,), {})
+
 UnknownKind = raising(CannotScore("http 500", "the judge is ill"))  # type: ignore[arg-type]
+SilentCannotScore = raising(_Silent("timeout", "?"))
 WithReason = raising(urllib.error.URLError(ConnectionRefusedError("port 9")))
 NoRoute = raising(OSError(errno.EHOSTUNREACH, "no route"))
 Exits = raising(SystemExit(3))
 Expired = raising(subprocess.TimeoutExpired("judge", 3))
+WithCause = raising(chained(RuntimeError("my client"), __cause__=ConnectionResetError("port 9")))
+Wrapped = raising(chained(RuntimeError("my client"), __context__=ConnectionResetError("port 9")))
+TooLate = raising(_Timeout("slow"))
+InAGroup = raising(ExceptionGroup("tasks", [ConnectionRefusedError("port 9")]))
+HaltsInAGroup = raising(ExceptionGroup("tasks", [ValueError("first"), Halt("enough")]))
+
+SaysSkipped = returning(*[Score(failure=Failure("skipped", "no time"))] * 2)
+Floats = returning(1.0, 1.0)
+TooFew = returning(Score(1.0))
+Nothing = returning()
+Huge = returning(Score(1e31), Score(1e31))
+FailsWithoutParts = returning(Score(1.0, parts={"style": Score(1.0)}), Score(failure=Failure("timeout")))
+Dense = returning(Score(3.0, token_values=[1.0, 2.0]))  # type: ignore[arg-type]  # a reward per token
 
 
-class SilentCannotScore:
+class NotAsync:
+    def score(self, group: RolloutGroup) -> Any:
+        return [Score(1.0) for _ in group.rollouts]
+
+
+class CancelsItself:
     async def score(self, group: RolloutGroup) -> Any:
-        class SilentCannotScore(CannotScore):
-            def __str__(self) -> str:
-                raise RuntimeError
-
-        raise SilentCannotScore("timeout", "?")
-
-
-class WithCause:
-    async def score(self, group: RolloutGroup) -> Any:
-        raise RuntimeError("my client") from ConnectionResetError("port 9")
+        task = asyncio.create_task(asyncio.sleep(60))
+        await asyncio.sleep(0)
+        task.cancel()
+        return await task
 
 
-class TooLate:
-    async def score(self, group: RolloutGroup) -> Any:
-        connection = type("APIConnectionError", (Exception,), {})
-        raise type("APITimeoutError", (connection,), {})("slow")
+class Picky(returning(Score(1.0))):  # type: ignore[misc]
+    def require(self, prompt: Prompt) -> None:
+        raise KeyError("nothing")
 
 
-class Wrapped:
-    """An exception raised while another one was handled, without `from`."""
+class Unconnectable(returning(Score(1.0))):  # type: ignore[misc]
+    def connect(self, models: Any) -> None:
+        raise KeyError("judge")
 
-    async def score(self, group: RolloutGroup) -> Any:
-        try:
-            raise ConnectionResetError("port 9")
-        except ConnectionResetError:
-            raise RuntimeError("my client")  # noqa: B904
+
+def truth(prompt: Prompt, text: str) -> Any:
+    raise KeyError("nothing")
+
+
+class Furnished(returning(Score(1.0))):  # type: ignore[misc]
+    """Has attributes that mean something in our own classes."""
+
+    components = ("wheel", "axle")
+    streams = 5
+    parts = "many"
+    by_source = True
+    learn = 3
+
+    def find(self, a: int, b: int) -> None: ...
 
 
 class Service:
-    """Asks a service by HTTP, as users do with the common clients."""
+    """Calls a service by HTTP, as users do with the common clients."""
 
     def __init__(self, *, url: str, client: str) -> None:
         self.url, self.client = url, client
@@ -82,80 +121,16 @@ class Service:
             async with session, session.get(self.url) as reply:
                 value = await reply.text()
         else:
-            value = await asyncio.to_thread(getattr(self, f"_{self.client}"))
+            value = await asyncio.to_thread(self._read)
         return [Score(float(value)) for _ in group.rollouts]
 
-    def _requests(self) -> str:
-        reply = importlib.import_module("requests").get(self.url, timeout=0.2)
-        reply.raise_for_status()
-        return str(reply.text)
-
-    def _httpx(self) -> str:
-        return str(importlib.import_module("httpx").get(self.url, timeout=0.2).raise_for_status().text)
-
-    def _urllib(self) -> str:
-        with urllib.request.urlopen(self.url, timeout=0.2) as reply:
-            return str(reply.read().decode())
-
-
-SaysSkipped = returning(*[Score(failure=Failure("skipped", "no time"))] * 2)
-
-
-class NotAsync:
-    def score(self, group: RolloutGroup) -> Any:
-        return [Score(1.0) for _ in group.rollouts]
-
-
-Floats = returning(1.0, 1.0)
-
-
-class TooFew:
-    async def score(self, group: RolloutGroup) -> Any:
-        return []
-
-
-Nothing = returning()
-Huge = returning(Score(1e31), Score(1e31))
-
-
-class CancelsItself:
-    async def score(self, group: RolloutGroup) -> Any:
-        task = asyncio.create_task(asyncio.sleep(60))
-        await asyncio.sleep(0)
-        task.cancel()
-        return await task
-
-
-class InAGroup:
-    error: Exception = ConnectionRefusedError("port 9")
-
-    async def score(self, group: RolloutGroup) -> Any:
-        async def fail() -> None:
-            raise self.error
-
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(fail())
-
-
-class HaltsInAGroup(InAGroup):
-    error = Halt("enough")
-
-
-class Furnished:
-    """Has attributes that mean something in our own classes."""
-
-    components = ("wheel", "axle")
-    streams = 5
-    parts = "many"
-    routes = True
-
-    def find(self, a: int, b: int) -> None: ...
-
-    async def score(self, group: RolloutGroup) -> Any:
-        return [Score(1.0) for _ in group.rollouts]
-
-
-FailsWithoutParts = returning(Score(1.0, parts={"style": Score(1.0)}), Score(failure=Failure("timeout")))
+    def _read(self) -> str:
+        if self.client == "urllib":
+            with urllib.request.urlopen(self.url, timeout=0.2) as reply:
+                return str(reply.read().decode())
+        response = importlib.import_module(self.client).get(self.url, timeout=0.2)
+        response.raise_for_status()
+        return str(response.text)
 
 
 class DiesWithin:
@@ -190,11 +165,8 @@ class SlowAfterOutage:
         return [Score(1.0) for _ in group.rollouts]
 
 
-class Poisoned:
+class Poisoned(raising(ConnectionResetError("when it reads this rollout"))):  # type: ignore[misc]
     async def check(self) -> None: ...
-
-    async def score(self, group: RolloutGroup) -> Any:
-        raise ConnectionResetError("when it reads this rollout")
 
 
 class HangsWhenChecked(Poisoned):
@@ -202,15 +174,8 @@ class HangsWhenChecked(Poisoned):
         await asyncio.sleep(3600)
 
 
-class Dense:
-    """Gives a reward per token."""
-
-    async def score(self, group: RolloutGroup) -> Any:
-        return [Score(3.0, token_values=[1.0, 2.0]) for _ in group.rollouts]
-
-
 class SlowWithOwnDeadline:
-    """Takes longer than we would wait, and says that it looks after that itself."""
+    """Takes longer than the deadline of the recipe, and has one of its own."""
 
     deadline = 5.0
 

@@ -40,7 +40,7 @@ def given(key: str, **settings: object) -> dict[str, Any]:
 
 
 class Given:
-    """Says what the rollout has under its key; a text there is the kind of a failure."""
+    """Returns what the rollout has under its key; a text there is the kind of a failure."""
 
     def __init__(self, *, key: str) -> None:
         self._key = key
@@ -50,10 +50,10 @@ class Given:
         await asyncio.sleep(0)
         return tuple(self._score(json.loads(rollout.text)[self._key]) for rollout in group.rollouts)
 
-    def _score(self, said: Any) -> Score:
-        if isinstance(said, str):
-            return Score(failure=Failure(said, f"{self._key} says {said}"))
-        return Score(said)
+    def _score(self, entry: Any) -> Score:
+        if isinstance(entry, str):
+            return Score(failure=Failure(entry, f"{self._key} says {entry}"))
+        return Score(entry)
 
 
 class Flaky:

@@ -1,4 +1,4 @@
-"""What docs/judge_training.md says of the rewards that train judges: labels, numbers, tables of recipes."""
+"""What docs/judge_training.md documents of the rewards that train judges: labels, numbers, tables of recipes."""
 
 import asyncio
 import re
@@ -16,7 +16,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "judge_training.md").read_text(enco
 HEAD = "So.\n\n### Final Ranking:\n\n"
 FULL = HEAD + "A > B\n\n### Scores:\n\nA: 8, B: 3\n"
 
-# A text for each label, and the settings beside which it has it.
+# A text for each label, and the settings with which it has it.
 REFUSED: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
     "grades": {
         "unfinished-thought": ("<think>Total Score: 8/10", {}), "too-long": ("x" * 300_000, {}),

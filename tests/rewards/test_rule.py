@@ -24,12 +24,10 @@ def chosen(name: str) -> Chosen:
     return RULE.choose(name)
 
 
-def test_a_rule_says_how_long_it_needs_unless_the_recipe_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_deadline_is_the_rule_s_own_unless_the_recipe_sets_it() -> None:
     assert (Rule(rule=chosen("exact")).deadline, Rule(rule=chosen("exact")).memory) == (5.0, 1024)
-    monkeypatch.setitem(NEEDS, "exact", Needs(deadline=30.0))
-    assert Rule(rule=chosen("exact")).deadline == 30.0
-    assert Rule(rule=chosen("exact"), deadline=0.5).deadline == 0.5
-    assert Rule(rule=chosen("arithmetic")).deadline == 5.0
+    assert Rule(rule=chosen("code")).deadline == 60.0
+    assert Rule(rule=chosen("code"), deadline=0.5).deadline == 0.5
 
 
 def test_a_rule_uses_the_shared_pool_with_its_own_limits() -> None:
@@ -52,7 +50,7 @@ def test_a_rule_that_lacks_a_library_names_the_remedy(monkeypatch: pytest.Monkey
         Rule(rule=chosen("exact"))
 
 
-def test_the_check_says_what_is_wrong_with_a_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_check_names_what_is_wrong_with_a_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     name = next(NAMES)
     code = "import os\nassert os.environ.get('CUDA_VISIBLE_DEVICES') != '', 'no GPU'\ndef rule(p, t): return 1.0"

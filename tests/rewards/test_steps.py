@@ -1,8 +1,6 @@
 """A reward for each step from a world that knows which are right."""
 
 import asyncio
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +11,7 @@ from rewardsmith.data.arithmetic import Arithmetic
 from rewardsmith.errors import RecipeError
 from rewardsmith.rewards import CannotScore, make_reward
 from rewardsmith.rewards.step_rewards import Steps
+from rewardsmith.text.steps import JudgedStep
 
 PROMPT = Arithmetic().prompt("7+5-3")
 SOUND = "7+5=12;12-3=9;#9"
@@ -104,33 +103,23 @@ def test_a_prompt_of_another_world_is_refused_before_the_first_step() -> None:
     reward().require(PROMPT)
 
 
-OWN = """
-from rewardsmith.text.steps import JudgedStep as Judged
-
-def lines(prompt, text, *, word: str = "good"):
+def lines(prompt: Prompt, text: str, *, word: str = "good") -> list[JudgedStep]:
+    """A user's own truth: a line with the word is right."""
     if "raise" in text:
         raise RuntimeError("broken")
     if "order" in text:
-        return [Judged(2, 3, True), Judged(0, 1, True)]
+        return [JudgedStep(2, 3, True), JudgedStep(0, 1, True)]
     if "far" in text:
-        return [Judged(0, 99, True)]
+        return [JudgedStep(0, 99, True)]
     at, found = 0, []
     for line in text.splitlines(keepends=True):
-        found.append(Judged(at, at + len(line), word in line))
+        found.append(JudgedStep(at, at + len(line), word in line))
         at += len(line)
     return found
-"""
 
 
-@pytest.fixture
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    (tmp_path / "step_truths_5c1.py").write_text(OWN)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "step_truths_5c1", raising=False)
-    return "step_truths_5c1:lines"
-
-
-def test_a_truth_of_ones_own_with_settings(own: str) -> None:
+def test_a_truth_of_ones_own_with_settings() -> None:
+    own = "tests.rewards.test_steps:lines"
     texts = ["fine\nbad\n", "raise", "order", "far", ""]
     truth = {"type": own, "word": "fine"}
     scores = scored(*map(rollout, texts), truth=truth, wrong=0.25)
@@ -148,7 +137,7 @@ def test_a_truth_of_ones_own_with_settings(own: str) -> None:
     ("settings", "words"),
     [({"truth": "arithmetik"}, "arithmetic"), ({}, "truth"), ({"truth": "arithmetic", "right": "high"}, "right")],
 )
-def test_mistakes_in_the_table_are_told(settings: dict[str, Any], words: str) -> None:
+def test_mistakes_in_the_table_are_named(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(RecipeError, match=words):
         make_reward({"type": "steps", **settings})
 

@@ -47,15 +47,15 @@ def test_the_baseline_is_the_mean_of_those_that_voted() -> None:
     assert advantages(rows, scale="none") == pytest.approx([2 / 3, None, -1 / 3, -1 / 3])
 
 
-SAID = st.one_of(st.floats(-2, 2).map(lambda x: round(x, 3)), st.sampled_from(["timeout", "crashed", "unparsable"]))
+ENTRY = st.one_of(st.floats(-2, 2).map(lambda x: round(x, 3)), st.sampled_from(["timeout", "crashed", "unparsable"]))
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
-@for_all(st.lists(SAID, min_size=1, max_size=6).filter(lambda row: any(not isinstance(x, str) for x in row)))
-def test_a_failed_rollout_changes_no_siblings_advantage(name: str, said: list[object]) -> None:
-    everybody = advantages([{"x": x} for x in said], ESTIMATORS[name])
-    voters = advantages([{"x": x} for x in said if not isinstance(x, str)], ESTIMATORS[name])
-    assert [a is None for a in everybody] == [isinstance(x, str) for x in said]
+@for_all(st.lists(ENTRY, min_size=1, max_size=6).filter(lambda row: any(not isinstance(x, str) for x in row)))
+def test_a_failed_rollout_changes_no_siblings_advantage(name: str, entries: list[object]) -> None:
+    everybody = advantages([{"x": x} for x in entries], ESTIMATORS[name])
+    voters = advantages([{"x": x} for x in entries if not isinstance(x, str)], ESTIMATORS[name])
+    assert [a is None for a in everybody] == [isinstance(x, str) for x in entries]
     assert [a for a in everybody if a is not None] == pytest.approx(voters, abs=1e-6)
 
 
@@ -63,15 +63,15 @@ DROPPED = {"type": "sum", "parts": {"a": given("a"), "b": given("b", failure={"d
 
 
 @pytest.mark.parametrize("combine", ["before", "after"])
-@for_all(st.lists(st.tuples(st.integers(0, 3), SAID), min_size=2, max_size=6).filter(lambda r: len(dict(r)) > 1))
+@for_all(st.lists(st.tuples(st.integers(0, 3), ENTRY), min_size=2, max_size=6).filter(lambda r: len(dict(r)) > 1))
 def test_a_component_that_is_dropped_changes_nothing_but_its_own_share(
-    combine: str, said: list[tuple[int, object]]
+    combine: str, entries: list[tuple[int, object]]
 ) -> None:
-    rows = [{"a": a, "b": b} for a, b in said]
+    rows = [{"a": a, "b": b} for a, b in entries]
     both = advantages(rows, reward=DROPPED, combine=combine, scale="none")
-    alone = advantages([{"x": a} for a, _ in said], scale="none")
-    if any(isinstance(b, str) for _, b in said):
+    alone = advantages([{"x": a} for a, _ in entries], scale="none")
+    if any(isinstance(b, str) for _, b in entries):
         assert both == pytest.approx(alone, abs=1e-6)
-    elif len({b for _, b in said}) > 1:
-        b_alone = advantages([{"x": b} for _, b in said], scale="none")
+    elif len({b for _, b in entries}) > 1:
+        b_alone = advantages([{"x": b} for _, b in entries], scale="none")
         assert both == pytest.approx([a + b for a, b in zip(alone, b_alone, strict=True)], abs=1e-6)

@@ -1,12 +1,15 @@
-"""A disk that is full or cannot be written to: a plain message, status 2, and the last checkpoint stays."""
+"""A disk that is full or cannot be written to: one message, status 2, and the last checkpoint stays."""
 
+import importlib
 import subprocess
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rewardsmith.config import import_name
 from tests.runs.processes import assert_same, outcome, prepared, run
 
 pytestmark = pytest.mark.slow  # whole runs in processes of their own
@@ -24,7 +27,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A prepared on a disk of its own, `remount` changes it."""
+    """A prepared folder on a disk of its own."""
     folder = tmp_path / "disk"
     folder.mkdir()
     mounted = subprocess.run(
@@ -48,9 +51,10 @@ def fill(room: int) -> None:
             file.truncate(file.tell() - room)
 
 
-def fill_before(place: object, name: str, call: int = 1, *, room: int = 1 << 18) -> None:
+def fill_before(place: str, name: str, call: int = 1, room: int = 1 << 18) -> None:
     """Fill the disk before the `call`-th call of a function, as another program might."""
-    before, calls = getattr(place, name), 0
+    owner = import_name(place) if ":" in place else importlib.import_module(place)
+    before, calls = getattr(owner, name), 0
 
     def filling(*args: object, **kwargs: object) -> object:
         nonlocal calls
@@ -59,53 +63,26 @@ def fill_before(place: object, name: str, call: int = 1, *, room: int = 1 << 18)
             fill(room)
         return before(*args, **kwargs)
 
-    setattr(place, name, filling)
+    setattr(owner, name, filling)
 
 
-def fill_before_the_optimizer_is_saved() -> None:
-    import rewardsmith.engines.embedded.engine as engine
-
-    fill_before(engine, "write_tensors", 2)
-
-
-def fill_before_the_weights_are_saved() -> None:
-    from rewardsmith.runs.folder import RunFolder
-
-    fill_before(RunFolder, "save", 3)
-
-
-def fill_before_rollouts() -> None:
-    from rewardsmith.runs.folder import RunFolder
-
-    fill_before(RunFolder, "keep", 2, room=0)
-
-
-def fill_before_the_reference_is_saved() -> None:
-    from rewardsmith.trainers.reference import Reference
-
-    fill_before(Reference, "begin")
-
-
-def fill_before_models_are_published() -> None:
-    from rewardsmith.runs.run import Run
-
-    fill_before(Run, "_publish")
+FOLDER = "rewardsmith.runs.folder:RunFolder"
 
 
 @pytest.mark.parametrize(
     ("when", "checkpoint"),
     [
-        pytest.param(fill_before_the_optimizer_is_saved, "01-sft-000004", marks=pytest.mark.slow),
-        pytest.param(fill_before_the_weights_are_saved, "01-sft-000005", marks=pytest.mark.slow),
-        (fill_before_rollouts, "01-sft-000012"),
-        pytest.param(fill_before_the_reference_is_saved, "01-sft-000012", marks=pytest.mark.slow),
-        pytest.param(fill_before_models_are_published, "03-evaluate-000001", marks=pytest.mark.slow),
+        (("rewardsmith.engines.embedded.engine", "write_tensors", 2), "01-sft-000004"),  # the optimizer's state
+        ((FOLDER, "save", 3), "01-sft-000005"),
+        ((FOLDER, "keep", 2, 0), "01-sft-000012"),  # rollouts
+        (("rewardsmith.trainers.reference:Reference", "begin"), "01-sft-000012"),
+        (("rewardsmith.runs.run:Run", "_publish"), "03-evaluate-000001"),
     ],
 )
 def test_a_full_disk_stops_the_run_and_room_lets_it_resume(
-    when: object, checkpoint: str, disk: Path, whole: dict[str, object]
+    when: tuple[Any, ...], checkpoint: str, disk: Path, whole: dict[str, object]
 ) -> None:
-    status, output = run(disk, set_up=when)  # type: ignore[arg-type]
+    status, output = run(disk, set_up=partial(fill_before, *when))
     assert "Traceback" not in output
     assert status == 2, output
     assert f"error: the disk of 'runs/small' {FULL}" in output

@@ -57,14 +57,14 @@ def test_after_a_failed_start_the_next_one_uses_the_same_folder(resume: str, tmp
 def fail_in_the_second_step() -> None:
     from rewardsmith.trainers.sft import SftTrainer
 
-    before = SftTrainer._step
+    before = SftTrainer._learn
 
-    def step(trainer: SftTrainer, number: int) -> Any:
+    def learn(trainer: SftTrainer, number: int, lr: float) -> Any:
         if number == 2:
             raise RuntimeError("a fault of ours\x1b[31m")
-        return before(trainer, number)
+        return before(trainer, number, lr)
 
-    SftTrainer._step = step  # type: ignore[method-assign]
+    SftTrainer._learn = learn  # type: ignore[method-assign]
 
 
 def test_an_error_that_nobody_expected_has_its_traceback_in_the_log(tmp_path: Path) -> None:

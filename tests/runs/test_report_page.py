@@ -18,10 +18,11 @@ from rewardsmith.runs import report_rollouts
 from rewardsmith.runs.report import read_evaluations
 from rewardsmith.runs.report_rollouts import MAX_TEXT, token_rewards
 from rewardsmith.trainers.evaluate.eval_measures import evaluation_result
-from rewardsmith.trainers.evaluate.evaluate_grades import GradedAnswer, measure_grades
 from rewardsmith.trainers.evaluate.evaluate_policy import JudgedGroup, evaluate_policy
+from rewardsmith.trainers.evaluate.reward_measures import Verdicts, measure_grades
 from tests.runs.fake_run import by_letter, dense, line, record, write_lines, write_process_run
 from tests.runs.test_report import HOSTILE, page_of
+from tests.trainers.evaluate.rewards import graded
 
 needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="node runs the scripts")
 
@@ -238,7 +239,8 @@ def shown(folder: Path, query: str) -> Any:
 
 @needs_node
 def test_the_page_compares_stages_and_shows_their_tables(tmp_path: Path) -> None:
-    answers = [GradedAnswer(1.0, 0.9, True, True), GradedAnswer(0.2, 0.3, True, False)]
+    items = [(graded(1.0, "x", True, True), 0.9), (graded(0.2, "x", True, False), 0.3)]
+    answers = [Verdicts(item, np.array([score])) for item, score in items]
     metrics, tables = measure_grades(answers)
     judge = evaluation("grades", metrics, ("mad",), tables)
     keep(tmp_path, alone=policy(7), judged=policy(1), judge=judge)

@@ -4,7 +4,6 @@ import asyncio
 import json
 import random
 import re
-import threading
 from collections import Counter
 from pathlib import Path
 
@@ -14,7 +13,8 @@ from rich.console import Console
 from rewardsmith.recipe import parse_recipe
 from rewardsmith.rewards.base import Halt
 from rewardsmith.runs.start import start
-from tests.engines.faulty import FaultyServer, last_text, said
+from tests.data.prepare.serving import Serving
+from tests.engines.faulty import last_text, said
 
 pytestmark = pytest.mark.slow
 
@@ -32,32 +32,9 @@ def verdict(body: dict) -> str:
     return f"Total Score: {true_grade(response)}/10"
 
 
-class Serving:
-    """A faulty server in a thread of its own, so that a whole run can talk to it."""
-
-    def __init__(self) -> None:
-        self.server = FaultyServer(say=verdict)
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-
-    def do(self, work):
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout=30)
-
-    def __enter__(self) -> "Serving":
-        self._thread.start()
-        self.do(self.server.__aenter__())
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.do(self.server.stop())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(timeout=10)
-        self._loop.close()
-
-
 @pytest.fixture
 def serving():
-    with Serving() as serving:
+    with Serving(verdict) as serving:
         yield serving
 
 

@@ -87,7 +87,7 @@ def test_changes_that_the_checkpoint_cannot_follow_are_named(stopped: Path) -> N
     status, output = run(stopped, "models.policy.init=tiny-gpt2", "--accept-changes")
     assert "Traceback" not in output
     assert status == 2, output
-    assert "it was saved by another one" in output
+    assert "of another model" in output
 
 
 # ---- --resume and --folder -------------------------------------------------------------------------------------------

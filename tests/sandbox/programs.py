@@ -62,7 +62,7 @@ REFUSED = {
 }
 
 
-# The C library asked directly, past Python: call and its arguments, and the error number.
+# Calls of the C library, past Python: call and its arguments, and the error number.
 RAW = {
     "fork": ("fork()", 1), "vfork": ("vfork()", 1), "unshare": ("unshare(0x10000000)", 1),
     "ptrace": ("ptrace(16, 1, 0, 0)", 1), "live on without the parent": ("prctl(1, 0, 0, 0, 0)", 1),
@@ -129,7 +129,6 @@ ORDINARY = {
     ),
     "end of input": ("input(); input()\ntry: input()\nexcept EOFError: print('end')", "end\n"),
     "exit": ("print(1)\nexit()\nprint(2)", "1\n"),
-    "quit": ("print(1)\nquit(0)", "1\n"),
     "os._exit": ("import os\nos.write(1, b'1')\nos._exit(0)", "1"),
     "main": ("if __name__ == '__main__': print('main')", "main\n"),
     "atexit": ("import atexit\natexit.register(print, 'bye')\nprint('hi')", "hi\nbye\n"),
@@ -152,22 +151,16 @@ ORDINARY = {
         "from concurrent.futures import ThreadPoolExecutor\nprint(sum(ThreadPoolExecutor(4).map(abs, range(-4, 0))))",
         "10\n",
     ),
-    "collections": (
-        "from collections import *\nprint(Counter('aab').most_common(1), deque([1]))",
-        "[('a', 2)] deque([1])\n",
+    "the standard library": (
+        "import collections, dataclasses, datetime, decimal, fractions, hashlib, heapq, itertools, math, pickle, re\n"
+        "@dataclasses.dataclass\nclass A:\n    x: int = 1\n"
+        "print(collections.Counter('aab').most_common(1), heapq.nsmallest(1, [3, 1]), math.isqrt(17), A(),\n"
+        "decimal.Decimal(1) / 4, fractions.Fraction(1, 3), re.findall(r'\\d', input()), hashlib.md5().digest()[:1],\n"
+        "len(list(itertools.permutations('abcd'))), pickle.loads(pickle.dumps(A())).x, datetime.date(2024, 3, 1))",
+        "[('a', 2)] [1] 4 A(x=1) 0.25 1/3 ['3'] b'\\xd4' 24 1 2024-03-01\n",
     ),
-    "heapq": ("import heapq\nh = [3, 1, 2]\nheapq.heapify(h)\nprint(heapq.heappop(h))", "1\n"),
-    "math": ("import math\nprint(math.gcd(12, 18), math.isqrt(17))", "6 4\n"),
-    "decimal": ("from decimal import *\ngetcontext().prec = 5\nprint(Decimal(1) / 3)", "0.33333\n"),
-    "fractions": ("from fractions import Fraction\nprint(Fraction(1, 3) + 1)", "4/3\n"),
-    "re": ("import re\nprint(re.findall(r'\\d', input()))", "['3']\n"),
-    "itertools": ("from itertools import *\nprint(len(list(permutations(range(4)))))", "24\n"),
-    "datetime": ("import datetime\nprint(datetime.date(2024, 2, 28) + datetime.timedelta(2))", "2024-03-01\n"),
     "local time": ("import time, datetime\nprint(time.localtime().tm_year == datetime.datetime.now().year)", "True\n"),
     "random": ("import random\nprint(0 <= random.random() < 1, len(random.sample(range(9), 3)))", "True 3\n"),
-    "hashlib": ("import hashlib\nprint(hashlib.sha256(b'').hexdigest()[:8])", "e3b0c442\n"),
-    "dataclass": ("from dataclasses import dataclass\n@dataclass\nclass A:\n    x: int = 1\nprint(A())", "A(x=1)\n"),
-    "pickle": ("import pickle\nclass A: x = 1\nprint(pickle.loads(pickle.dumps(A())).x)", "1\n"),
     "signal to itself": (
         "import os, signal\nsignal.signal(10, lambda *_: print('got'))\nos.kill(os.getpid(), 10)",
         "got\n",

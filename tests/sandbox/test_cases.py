@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from rewardsmith.sandbox import BrokenTestsError
 from rewardsmith.sandbox.cases import OutputComparison, names_used, read_tests
-from rewardsmith.sandbox.values import DEPTH, MalformedValue, decode, encode
+from rewardsmith.sandbox.values import DEPTH, MalformedValue, decode, encode, same
 
 numbers = st.integers() | st.floats(allow_nan=False) | st.booleans()
 keys = st.none() | numbers | st.text() | st.binary()
-plain = st.recursive(
+built_in = st.recursive(
     keys | st.complex_numbers(allow_nan=False),
     lambda inner: (
         st.lists(inner)
@@ -51,8 +51,8 @@ def across(value: Any) -> Any:
     return decode(json.loads(json.dumps(encode(value, never))), never)
 
 
-@given(plain)
-def test_plain_values_arrive_as_they_are(value: Any) -> None:
+@given(built_in)
+def test_built_in_values_arrive_as_they_are(value: Any) -> None:
     assert kinds(across(value)) == kinds(value)
 
 
@@ -63,13 +63,12 @@ class Liar(int):
     __hash__ = int.__hash__
 
 
-@pytest.mark.parametrize("value", [Liar(3), [Liar(3)], {"a": Liar(3)}])
-def test_subclasses_arrive_as_the_plain_type(value: Any) -> None:
-    assert "Liar" not in repr(kinds(across(value)))
+def test_subclasses_arrive_as_the_built_in_type() -> None:
+    assert "Liar" not in repr(kinds(across([Liar(3), {"a": Liar(3)}])))
     assert across(Liar(3)) != 4
 
 
-def test_what_is_no_plain_data_stays() -> None:
+def test_what_is_no_data_stays() -> None:
     kept: list[Any] = []
 
     def keep(value: Any) -> list[Any]:
@@ -87,7 +86,9 @@ def test_what_is_no_plain_data_stays() -> None:
         decode(["l", [deep]], kept.__getitem__)
 
 
-@given(json_values | st.lists(st.sampled_from("iltsfqdrcbBnoDF") | json_values))
+@given(
+    json_values | st.lists(st.sampled_from([*"iltsfqdrcbBno", "decimal.Decimal", "datetime.timedelta"]) | json_values)
+)
 @example(["c", []])
 def test_malformed_values_are_called_so(data: Any) -> None:
     with suppress(MalformedValue):
@@ -109,26 +110,15 @@ def test_printed_outputs(got: str, expected: str, tokens: bool, lines: bool) -> 
     assert OutputComparison("lines").same_output(got.encode(), expected) is lines
 
 
-@pytest.mark.parametrize(
-    ("got", "expected", "same"),
-    [
-        ("0.3333333", "0.3333334", True),
-        ("0.333", "0.334", False),
-        ("1000000.5", "1000000", True),  # relative to a large number
-        ("-1e-7", "0", True),
-        ("a 1.0", "a 1", True),
-        ("b 1.0", "a 1", False),
-        ("nan", "nan", True),
-        ("inf", "1", False),
-        ("1_0", "10", False),
-        ("1 1", "1", False),
-        ("9" * 5000, "1", False),
-        ("1e9999", "1", False),
-    ],
-)
 @pytest.mark.parametrize("whitespace", ["tokens", "lines"])
-def test_a_tolerance_for_numbers(whitespace: Any, got: str, expected: str, same: bool) -> None:
-    assert OutputComparison(whitespace, tolerance=1e-6).same_output(got.encode(), expected) is same
+def test_a_tolerance_for_numbers(whitespace: Any) -> None:
+    near = OutputComparison(whitespace, tolerance=1e-6)
+    close = [("0.3333333", "0.3333334"), ("1000000.5", "1000000"), ("-1e-7", "0"), ("a 1.0", "a 1"), ("nan", "nan")]
+    for got, expected in close:
+        assert near.same_output(got.encode(), expected)
+    far = [("0.333", "0.334"), ("b 1.0", "a 1"), ("inf", "1"), ("1_0", "10"), ("1 1", "1"), ("1e9999", "1")]
+    for got, expected in [*far, ("9" * 5000, "1")]:
+        assert not near.same_output(got.encode(), expected)
 
 
 @given(st.lists(st.text(st.characters(exclude_categories=("Z", "C")), min_size=1), min_size=1), st.data())
@@ -139,49 +129,37 @@ def test_white_space_between_words_does_not_matter(words: list[str], data: st.Da
     assert not OutputComparison().same_output(written.encode(), " ".join([*words, "x"]))
 
 
-def reply(value: Any) -> bytes:
-    return json.dumps({"value": encode(value, lambda _: ["o", 0])}).encode()
+def returned(value: Any) -> Any:
+    """Return a value of a program as the tester has it: what is no data stays in the program's process."""
+    return decode(json.loads(json.dumps(encode(value, lambda _: ["o", 0]))), lambda _: object())
 
 
 @pytest.mark.parametrize(
-    ("got", "expected", "same"),
+    ("got", "expected", "equal"),
     [
         (3, 3, True), (3.0, 3, True), (True, 1, True), ("3", 3, False), (3, "3", False), (None, None, True),
         (None, 0, False), (0, None, False), (2**80, 2**80, True), (2**80, 2**80 + 1, False),
         ((1, [2, (3,)]), [1, [2, [3]]], True), ([1, 2], [2, 1], False), ([1], [1, 1], False), ({1, 2}, [1, 2], False),
         ({"a": [1]}, {"a": [1]}, True), ({1: 2}, {"1": 2}, True), ({1: 2, "1": 2}, {"1": 2}, False), ({}, {}, True),
         ({}, [], False), ([], {}, False), (float("inf"), 1e308, False), (float("nan"), 0, False),
-        (0.1 + 0.2, 0.3, False), (object(), 3, False), ([object()], [3], False),
+        (0.1 + 0.2, 0.3, False), (object(), 3, False), ([object()], [3], False), ({(1,): 2}, {"": 2}, False),
     ],
 )  # fmt: skip
-def test_returned_values(got: Any, expected: Any, same: bool) -> None:
-    assert OutputComparison().same_reply(reply(got), expected) is same
+def test_returned_values(got: Any, expected: Any, equal: bool) -> None:
+    assert same(returned(got), expected, 0.0) is equal
 
 
 def test_returned_values_within_a_tolerance() -> None:
-    assert OutputComparison(tolerance=1e-6).same_reply(reply([0.1 + 0.2, {"a": 1}]), [0.3, {"a": 1.0000001}])
-    assert not OutputComparison(tolerance=1e-6).same_reply(reply([0.31]), [0.3])
-    assert not OutputComparison(tolerance=1e-6).same_reply(reply(float("nan")), 0)
+    assert same([0.1 + 0.2, {"a": 1}], [0.3, {"a": 1.0000001}], 1e-6)
+    assert not same([0.31], [0.3], 1e-6)
+    assert not same(float("nan"), 0, 1e-6)
 
 
 @given(json_values)
 def test_a_json_value_equals_itself_alone(value: Any) -> None:
-    assert OutputComparison().same_reply(reply(value), value)
-    assert not OutputComparison().same_reply(reply([value]), value)
-    assert not OutputComparison().same_reply(reply({"other": value}), value)
-
-
-@given(json_values | st.binary() | st.lists(st.sampled_from("iltsfqdrcbBnoDF") | json_values), json_values)
-def test_no_answer_breaks_the_comparison(answer: Any, expected: Any) -> None:
-    raw = answer if isinstance(answer, bytes) else json.dumps({"value": answer}).encode()
-    assert OutputComparison(tolerance=0.1).same_reply(raw, expected) in (True, False)
-
-
-@pytest.mark.parametrize(
-    "raw", [b"", b"{", b"[" * 100_000, b'{"value": ' + b"9" * 5000 + b"}", b"\xff", b'{"args": []}']
-)
-def test_rubbish_is_not_equal(raw: bytes) -> None:
-    assert not OutputComparison().same_reply(raw, 9)
+    assert same(returned(value), value, 0.0)
+    assert not same([value], value, 0.0)
+    assert not same({"other": value}, value, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -198,13 +176,12 @@ def test_rubbish_is_not_equal(raw: bytes) -> None:
     ],
 )  # fmt: skip
 def test_the_names_that_tests_take_from_a_program(sources: list[str], setup: str, names: set[str]) -> None:
-    assert names_used(tuple(sources), setup).of_program == names
+    assert names_used(sources, setup)[0] == names
 
 
 def test_of_a_program_with_an_entry_point_nothing_else_is_taken() -> None:
     test = "def check(c):\n    assert abs(c(1) - math.pi) < helper(2)"
-    found = names_used((test,), "", "def helper(x): return x", "f")
-    assert (found.of_program, found.modules) == ({"f"}, {"math"})
+    assert names_used([test], "", "def helper(x): return x", "f") == ({"f"}, {"math"})
 
 
 @pytest.mark.parametrize(

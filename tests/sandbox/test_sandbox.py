@@ -123,9 +123,10 @@ def test_after_a_hostile_program_the_next_run_is_as_ever() -> None:
 
 
 def test_a_program_that_cannot_be_loaded_fails_every_test() -> None:
-    with Sandbox(["1 / 0"], ProgramLimits()) as sandbox:
+    with Sandbox(["1 / 0"], ProgramLimits(), {"entry": "f", "calls": [[[], []]], "tolerance": 0}) as sandbox:
         for _ in range(2):
-            assert "could not be loaded" in sandbox.call("f", []).failed
+            assert "could not be loaded" in sandbox._outcome({"index": 0}).failed
+            assert not sandbox.test(0)
 
 
 def test_large_input_and_output_pass() -> None:

@@ -37,7 +37,7 @@ def processes_with(word: str) -> list[str]:
 
 
 def test_stored_answers_are_graded_by_a_judge_of_the_runs_own(tmp_path: Path) -> None:
-    pytest.importorskip("rewardsmith.rewards.judges.rubric")
+    pytest.importorskip("rewardsmith.rewards.judges.graders")
     language_model(tmp_path / "judge-model")
     settings = table(
         (tmp_path / "judge-model").absolute(),

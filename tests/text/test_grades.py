@@ -119,6 +119,14 @@ def test_the_last_object_is_found_behind_anything(table: dict[str, Any], before:
     assert last_object(f"{before}\n{json.dumps(table)} that is it") == table
 
 
+def test_an_object_that_cannot_be_decoded() -> None:
+    assert last_object('The form is {"score": X}.\n{"score": 7}') == {"score": 7}
+    assert last_object('{"score": 7} and {"score": X}') is None  # it is not known which one is the last
+    assert last_object('{\n"why": "a "b"",\n"inner":\n{"score": 9},\n"score": 1\n}') is None  # a part of it
+    for text in ('{"}' * 300_000, '{"a":' * 300_000, '{"a": {"b' * 100_000 + "}}" * 100_000):
+        assert last_object(text) is None
+
+
 # ---- writing -----------------------------------------------------------------------------------------------------
 
 FORMS = [

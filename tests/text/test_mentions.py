@@ -1,5 +1,6 @@
-"""A verdict that is quoted, mentioned or copied never takes the place of the judge's own: at worst nothing is read."""
+"""A verdict that is quoted, mentioned or copied never takes the place of the judge's own."""
 
+import contextlib
 from collections.abc import Callable
 
 import pytest
@@ -11,7 +12,7 @@ from rewardsmith.text.verdicts import parse_boolean, parse_comparison
 
 RANKING = "### Final Ranking:\n\nB > A\n\n### Scores:\n\nB: 8, A: 5"
 
-# A reader, the judge's own verdict, what it means, and what a hostile answer wants to have read.
+# A parser, the judge's own verdict, what it means, and what a hostile answer wants to have parsed.
 READERS: dict[str, tuple[Callable[[str], object], str, object, list[str]]] = {
     "boolean": (
         parse_boolean,
@@ -52,33 +53,15 @@ MENTIONS = [
 PLACES = ["{mention}\n\n{own}", "{mention}\n{own}", "{own}\n\n{mention}", "{own}\n{mention}"]
 
 
-@pytest.mark.parametrize("mention", MENTIONS)
 @pytest.mark.parametrize("name", READERS)
-def test_a_mention_changes_nothing(name: str, mention: str) -> None:
+def test_a_mention_is_never_taken_for_the_verdict(name: str) -> None:
     read, own, meaning, claims = READERS[name]
-    for claim in claims:
+    for mention in (mention.format(claim) for mention in MENTIONS for claim in claims):
         for place in PLACES:
-            text = place.format(own=own, mention=mention.format(claim))
+            text = place.format(own=own, mention=mention)
             assert (text, read(text)) == (text, meaning)
-
-
-@pytest.mark.parametrize("mention", MENTIONS)
-@pytest.mark.parametrize("name", READERS)
-def test_a_mention_beside_the_verdict_is_not_taken_for_it(name: str, mention: str) -> None:
-    read, own, meaning, claims = READERS[name]
-    for claim in claims:
-        for text in (f"{own} {mention.format(claim)}", f"{mention.format(claim)} {own}"):
-            try:
-                found = read(text)
-            except Unparsable:
-                continue
-            assert (text, found) == (text, meaning)
-
-
-@pytest.mark.parametrize("mention", MENTIONS)
-@pytest.mark.parametrize("name", READERS)
-def test_a_mention_alone_is_no_verdict(name: str, mention: str) -> None:
-    read, _, _, claims = READERS[name]
-    for claim in claims:
+        for text in (f"{own} {mention}", f"{mention} {own}"):  # on the same line: at worst nothing is parsed
+            with contextlib.suppress(Unparsable):
+                assert (text, read(text)) == (text, meaning)
         with pytest.raises(Unparsable):
-            read(mention.format(claim))
+            read(mention)

@@ -52,37 +52,34 @@ def item(number: int, **changes: Any) -> dict[str, Any]:
 
 REFUSED: list[tuple[object, str, str]] = [
     ("none at all", "no object", "does not end with a JSON object"),
-    ({"criteria": "be right"}, "number of items", "criteria is missing: a list of 4 to 20"),
-    (rubric(criteria=rubric()["criteria"] * 6), "number of items", "a list of 24"),
-    (rubric(criteria=[*rubric()["criteria"][:3], "end"]), "not an item", "item 4 is no object"),
-    (item(0, name="../../etc"), "name", ""),
+    ({"criteria": "be right"}, "criteria", "valid list"),
+    (rubric(criteria=rubric()["criteria"] * 6), "criteria", "at most 20 items"),
+    (rubric(criteria=[*rubric()["criteria"][:3], "end"]), "criteria", "item 4"),
+    (item(0, name="../../etc"), "name", "item 1 name"),
     (item(0, name="Steps"), "same name", "two items are called steps"),
-    (item(0, text=None), "text", "item 1 has a text of 0 characters: 20 to 1000"),
-    (item(0, text="too short"), "text", "a text of 9 characters"),
-    (item(0, points=None), "points", "item 1 has no number of points above 0"),
+    (item(0, text=None), "text", "item 1 text"),
+    (item(0, text="too short"), "text", "at least 20 characters"),
+    (item(0, points=None), "points", "item 1 points"),
+    (item(0, points=True), "points", "valid number"),
     (item(0, points=2.001), "points", "at most two decimals"),
     (item(0, points=float("nan")), "points", ""),
     (item(0, points=10**400), "points", ""),
     (item(0, points=3), "total", "the points are 11 in all: they must be 10"),
-    (item(0, part="stratgy"), "part", "unknown part 'stratgy'. Did you mean \"strategy\"?"),
+    (item(0, part="stratgy"), "part", "must be one of computation, conclusion, strategy"),
     (item(0, part="computation"), "missing part", "no item belongs to the part strategy"),
-    (item(0, checks=["luck"]), "checks", "item 1 checks something unknown 'luck'. Known: coincidence"),
-    (item(0, checks=list(FAILURES)), "checks", "no list of at most 3"),
-    (
-        item(0, checks=[]),
-        "missing check",
-        "no item checks for unverified-assumptions, and not_applicable gives no reason",
-    ),
+    (item(0, checks=["luck"]), "checks", "must be one of coincidence"),
+    (item(0, checks=list(FAILURES)), "checks", "at most 3 items"),
+    (item(0, checks=[]), "missing check", "no item checks for unverified-assumptions, and not_applicable gives no"),
     (rubric(not_applicable={}), "missing check", "no item checks for neglected-premises"),
-    (rubric(not_applicable=["coincidence"]), "not applicable", "no object of ways to fail"),
-    (rubric(not_applicable={**rubric()["not_applicable"], "coincidence": " "}), "not applicable", "gives no reason"),
+    (rubric(not_applicable=["coincidence"]), "not_applicable", "valid dictionary"),
+    (rubric(not_applicable={**rubric()["not_applicable"], "coincidence": " "}), "not_applicable", "at least 1"),
     (
         rubric(not_applicable={**rubric()["not_applicable"], "unverified-assumptions": "none"}),
         "not applicable",
-        "unverified-assumptions is checked, and also called not applicable",
+        "as well",
     ),
     *(
-        (rubric(not_applicable={**rubric()["not_applicable"], always: "never"}), "not applicable", "in every solution")
+        (rubric(not_applicable={**rubric()["not_applicable"], always: "never"}), "not applicable", always)
         for always in sorted(ALWAYS)
     ),
 ]
@@ -92,7 +89,7 @@ def test_what_is_refused() -> None:
     for value, reason, message in REFUSED:
         with pytest.raises(Unparsable) as caught:
             parse_rubric(written(value) if not isinstance(value, str) else value)
-        assert caught.value.reason == reason
+        assert (value, caught.value.reason) == (value, reason)
         assert message in str(caught.value)
 
 
@@ -109,7 +106,7 @@ def test_one_that_leans_on_the_reference_is_refused() -> None:
 
 def test_the_last_object_counts() -> None:
     two = f"A draft: {json.dumps(item(0, points=9))}\n\nNow the rubric:\n{json.dumps(rubric())}"
-    assert parse_rubric(two).items[0].points == 2
+    assert parse_rubric(two).criteria[0].points == 2
     with pytest.raises(Unparsable):
         parse_rubric(f"{json.dumps(rubric())}\n\nNo, rather:\n{json.dumps(item(0, points=9))}")
 
@@ -142,7 +139,7 @@ def test_only_ten_points_exactly_are_taken(cents: list[int]) -> None:
     rest = 1000 - sum(cents[:-1])
     if 0 < rest <= 1000:
         items[-1]["points"] = rest / 100
-        assert len(parse_rubric(written(rubric(criteria=items))).items) == len(cents)
+        assert len(parse_rubric(written(rubric(criteria=items))).criteria) == len(cents)
 
 
 def test_huge_answers_are_refused_quickly() -> None:
@@ -168,22 +165,20 @@ def test_criteria() -> None:
 
 
 BAD = [
-    (None, "the row has no 'criteria': text, or a list of criteria"),
-    (" ", "the row has an unusable 'criteria'"),
+    *((None, "has no 'criteria'"), (" ", "text, or a list"), (["a"] * 201, "list of 1 to 200")),
     (["a", ""], "entry 2 of 'criteria' of the row has no text"),
     ([{"text": "a", "points": float("nan")}], "no number of points"),
-    ([{"text": "a", "points": 10**400}], "more than 10,000 points in all"),
-    ([{"text": "a", "points": 0}], "'criteria' of the row has an entry of 0 points"),
-    ([{"text": "a", "points": -1}], "has nothing that earns points"),
-    (["a"] * 201, "has 201 entries: at most 200"),
+    ([{"text": "a", "points": 10**400}], "no number of points up to 10,000"),
+    ([{"text": "a", "points": 0}], "an entry of 0 points"),
+    ([{"text": "a", "points": -1}], "none above 0"),
+    ([{"text": "b", "points": 6000}] * 2, "more than 10,000 in all"),
 ]
 
 
 def test_what_is_no_criteria() -> None:
     for value, message in BAD:
-        with pytest.raises(InvalidCriteria) as caught:
+        with pytest.raises(InvalidCriteria, match=message):
             parse_criteria(value, "criteria", "the row")
-        assert message in str(caught.value)
 
 
 @given(st.recursive(st.none() | st.floats() | st.text(), lambda i: st.lists(i) | st.dictionaries(st.text(), i)))
@@ -198,42 +193,27 @@ def test_anything_is_criteria_or_refused(value: object) -> None:
 # ---- leaks of a reference
 
 NAMED = [
-    ("How many?", "72", "The total is 72 clips."),
-    ("How many?", "72", "It says $72$."),
-    ("How many?", "72", "It ends with 72."),
-    ("How many?", "1,234", "The count of 1234 is shown."),
+    *(("How many?", "72", "The total is 72 clips."), ("How many?", "72", "It says $72$.")),
+    *(("How many?", "72", "It ends with 72."), ("How many?", "1,234", "The count of 1234 is shown.")),
     ("How many?", "1234", r"The count of 1{,}234 is shown."),
-    ("Find it.", r"\frac{3}{7}", r"Shows that it is $\frac{3}{7}$."),
-    ("Find it.", "-3", "Arrives at -3."),
-    ("Find it.", "3/7", "The ratio 3/7 is derived."),
-    ("Find x.", "2", "The answer is 2."),
-    ("Find x.", "2", "The final answer must be 2."),
-    ("Find x.", "2", "Obtains 2."),
-    ("Find x.", "2", r"Writes \boxed{2}."),
-    ("Is it even?", "yes", "The conclusion: yes."),
-    ("Is it even?", "Yes", "The answer is yes, with a proof."),
-    ("Which town?", "Paris", "The result is Paris."),
-    ("Work modulo 1000.", "1000", "The result equals 1000."),
-    ("Which share?", "72", "Obtains 72%."),
-    ("Which share?", "72%", "Obtains 72%."),
-    ("How many?", "72", "It comes to 72.0 in the end."),
+    *(("Find it.", r"\frac{3}{7}", r"Shows that it is $\frac{3}{7}$."), ("Find it.", "-3", "Arrives at -3.")),
+    *(("Find it.", "3/7", "The ratio 3/7 is derived."), ("Find x.", "2", "The answer is 2.")),
+    *(("Find x.", "2", "The final answer must be 2."), ("Find x.", "2", "Obtains 2.")),
+    *(("Find x.", "2", r"Writes \boxed{2}."), ("Is it even?", "yes", "The conclusion: yes.")),
+    *(("Is it even?", "Yes", "The answer is yes, with a proof."), ("Which town?", "Paris", "The result is Paris.")),
+    *(("Work modulo 1000.", "1000", "The result equals 1000."), ("Which share?", "72", "Obtains 72%.")),
+    *(("Which share?", "72%", "Obtains 72%."), ("How many?", "72", "It comes to 72.0 in the end.")),
     ("How many?", "72.0", "It comes to 72."),
     ("Find (x, y).", "(1,2)", "Shows that the pair (1, 2) is the only one."),
     ("Find (x, y).", "(1, 2)", "Shows that the pair (1,2) is the only one."),
-    ("Find x.", "5", "The final answer is x = 5."),
-    ("Find x.", "x = 5", "Finds that x=5 holds."),
-    ("Which one?", "A", "Chooses (A) with a reason."),
-    ("Which one?", "A", "Picks option A."),
-    ("Which one?", "(A)", "The answer is A."),
-    ("Which one?", "A", "Says that the answer must be (A)."),
-    ("Which one?", "C", r"Writes \boxed{C}."),
-    ("Which one?", "C", r"Writes \boxed{\text{C}}."),
+    *(("Find x.", "5", "The final answer is x = 5."), ("Find x.", "x = 5", "Finds that x=5 holds.")),
+    *(("Which one?", "A", "Chooses (A) with a reason."), ("Which one?", "A", "Picks option A.")),
+    *(("Which one?", "(A)", "The answer is A."), ("Which one?", "A", "Says that the answer must be (A).")),
+    *(("Which one?", "C", r"Writes \boxed{C}."), ("Which one?", "C", r"Writes \boxed{\text{C}}.")),
 ]
 NOT_NAMED = [
-    ("How many?", "72", "The total is 172, or 720, or 7.2, or 72.5."),
-    ("How many?", "72", "Uses x^72 and 72/5."),
-    ("Find it.", r"\frac{3}{7}", r"Uses \frac{13}{7} and \frac{3}{70}."),
-    ("Find it.", "-3", "Solves x-3 = 0."),
+    *(("How many?", "72", "The total is 172, or 720, or 7.2, or 72.5."), ("How many?", "72", "Uses x^72 and 72/5.")),
+    *(("Find it.", r"\frac{3}{7}", r"Uses \frac{13}{7} and \frac{3}{70}."), ("Find it.", "-3", "Solves x-3 = 0.")),
     ("Find x.", "2", "Uses x^2, both of the 2 cases, and step 2."),
     ("Is it even?", "yes", "The conclusion leaves yes and no open."),
     ("Is it even?", "no", "The conclusion has no gap."),
@@ -243,12 +223,9 @@ NOT_NAMED = [
     ("Which one?", "A", "Reaches a conclusion that follows. A proof is needed; a result of a sum is not."),
     ("Which one?", "A", "The answer a reader wants is given, and option a reader may doubt is ruled out."),
     ("Which one?", "A", "Rules out options (A) to (E) one by one, except one."),
-    ("Which one?", "A", "Part (a) is done."),
-    ("Is it even?", "no", "Reaches no conclusion without a proof."),
-    ("How many?", "72", "It is 72.05, or 72.01."),
-    ("Find it.", "3.5", "See step 3. 5 cases follow."),
-    ("Find it.", "-3", "Subtracts: x - 3 = 0."),
-    ("Find x.", "5", "Tries n = 5 first."),
+    *(("Which one?", "A", "Part (a) is done."), ("Is it even?", "no", "Reaches no conclusion without a proof.")),
+    *(("How many?", "72", "It is 72.05, or 72.01."), ("Find it.", "3.5", "See step 3. 5 cases follow.")),
+    *(("Find it.", "-3", "Subtracts: x - 3 = 0."), ("Find x.", "5", "Tries n = 5 first.")),
     ("Find x.", "$", "Costs $5."),
 ]
 

@@ -31,35 +31,20 @@ def test_roles() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
+def test_refused() -> None:
+    for text, message in (
         ("", "is empty"),
-        ("=== user ===\n", "is empty after === user ==="),
         ("=== system ===\n=== user ===\n{{question}}", "is empty after === system ==="),
-        ("=== user ===", "is empty after === user ==="),
+        ("=== User ===", "is empty after === user ==="),
         ("Hello\n=== user ===\n{{question}}", "text before its first"),
         ("{{qestion}}", r'has {{qestion}}. Did you mean "question"\? Known: question, response'),
-        ("{{MODEL ANSWER}}", "has {{MODEL ANSWER}}: a placeholder is a word"),
-        ("a\n{response}", r"has {response} in line 2, which would stay as it is: write {{response}}"),
-        ("{response}}", r"write {{response}}"),
-        ("{ question }: {{response}}", r"write {{question}}"),
-        ("{{response}: {{question}}", r"write {{response}}"),
-        (
-            "=== sytem ===\nBe strict.\n=== user ===\n{{question}}",
-            r'has "=== sytem ===". Did you mean === system ===\? Known roles: assistant, system, user',
-        ),
-        ("{{question}}\n\n=== User ===\nx", r'has "=== User ===". Did you mean === user ==='),
-        ("== user ==\n{{question}}", "Did you mean === user ==="),
-        ("{{question}}" * 100_000, "more than 1,000,000 characters"),
-    ],
-)
-def test_refused(text: str, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        parse(text)
-
-
-def test_what_is_needed() -> None:
+        ("a\n{response}", "has {response}, .* write {{response}}"),
+        ("{response}}", "write {{response}}"),
+        ("{ question }: {{response}}", "write {{question}}"),
+        ("{{response}: {{question}}", "write {{response}}"),
+    ):
+        with pytest.raises(UserError, match=message):
+            parse(text)
     with pytest.raises(UserError, match=r"has no \{\{response\}\}: the judge would not see it"):
         parse("{{question}}", needed=("response",))
 
@@ -73,31 +58,17 @@ def test_a_long_text_is_read_in_one_go() -> None:
             continue
 
 
-def test_the_setting_is_named(tmp_path: Path) -> None:
-    file = tmp_path / "mine.txt"
-    file.write_text("{{respons}}")
-    for name in (str(file), "verifer", str(tmp_path)):
-        with pytest.raises(UserError) as caught:
-            load_template(name, known=KNOWN, setting="critique.prompt")
-        assert str(caught.value).startswith(f'critique.prompt = "{name}" ')
-    with pytest.raises(UserError, match=r"^prompt is empty"):
-        Template.parse("", "", known=None, setting="prompt")
-    assert Template.parse("a", "mine", known=None).where == 'template = "mine"'
-
-
 def test_files(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("É: {{question}}", encoding="utf-8")
     (tmp_path / "binary.txt").write_bytes(b"\xff\xfe{{question}}")
     assert load_template(str(tmp_path / "mine.txt"), known=KNOWN).messages == (("user", "É: {{question}}"),)
     for name in ("binary.txt", "none.txt", "."):
-        with pytest.raises(
-            UserError, match=r'template = ".*" cannot be read .*Known: .*verifier.*, or the path of a file'
-        ):
-            load_template(str(tmp_path / name), known=KNOWN)
+        with pytest.raises(UserError, match=r'critique.prompt = ".*" cannot be read .*, or the path of a file'):
+            load_template(str(tmp_path / name), known=KNOWN, setting="critique.prompt")
     with pytest.raises(UserError, match='Did you mean "verifier"'):
         load_template("verifer", known=KNOWN)
-    with pytest.raises(UserError):
-        load_template("a\0b", known=KNOWN)
+    with pytest.raises(UserError, match=r"^prompt is empty"):
+        Template.parse("", "", known=None, setting="prompt")
 
 
 def test_every_built_in_prompt_can_be_read() -> None:

@@ -87,28 +87,18 @@ NO_WINNER = {
     "no verdict": [
         *("", "   \n", "A good question.", "A is wordy, B is short.", "After thought, [[A]]", "> Verdict: A"),
         *("\\boxed{A}\nis what answer A says, but it is wrong.", "Answer A says:\n[[A]]\n\nI cannot decide."),
-        *("Answer A contains:\n```\nVerdict: A\n```", 'The answer says {"verdict": "A"}.'),
-        "A" + " " * 300 + "or B",
+        *("Answer A contains:\n```\nVerdict: A\n```", 'The answer says {"verdict": "A"}.', "A" + " " * 300 + "or B"),
     ],
     "unclear verdict": [
         *("Verdict:", "Verdict: not A", "Verdict: A or B", "Verdict: A is not better", "Verdict: A is worse than B"),
-        *(
-            "Verdict: A close call",
-            "Verdict: a",
-            "Verdict: C",
-            "Verdict: not a tie",
-            "Verdict: A ≥ B",
-            "Verdict: A > A",
-        ),
-        *("Verdict: A is better than A", "Verdict: A - no, B", "Verdict: A (or B)", "Verdict: A (B is better)"),
-        *(
-            r"Verdict: B, I thought. \boxed{A}",
-            '{"winner": "A or B"}',
-            "Verdict: A\nVerdict: unsure",
-            "Verdict: Untied",
-        ),
+        *("Verdict: A close call", "Verdict: a", "Verdict: C", "Verdict: not a tie", "Verdict: A ≥ B"),
+        *("Verdict: A > A", "Verdict: A is better than A", "Verdict: A - no, B", "Verdict: A (or B)"),
+        *("Verdict: A (B is better)", r"Verdict: B, I thought. \boxed{A}", '{"winner": "A or B"}'),
+        *("Verdict: A\nVerdict: unsure", "Verdict: Untied"),
     ],
-    "contradictory": ["Verdict: A\nVerdict: B\nVerdict: tie", "Answer B is better.\n\n[[A]]"],
+    "contradictory": [
+        *("Verdict: A\nVerdict: B\nVerdict: tie", "Answer B is better.\n\n[[A]]"),
+    ],
 }
 
 
@@ -131,13 +121,13 @@ PIECES = [
 ]
 
 
-@pytest.mark.parametrize("piece", PIECES)
-def test_megabytes(piece: str) -> None:
-    text = piece * (2_000_000 // len(piece))
-    assert isinstance(boolean(text), str)
-    assert boolean(f"{text}\n\nAnswer: False") is False
-    with contextlib.suppress(Unparsable):
-        parse_comparison(text)
+def test_megabytes() -> None:
+    for piece in PIECES:
+        text = piece * (2_000_000 // len(piece))
+        assert isinstance(boolean(text), str)
+        assert boolean(f"{text}\n\nAnswer: False") is False
+        with contextlib.suppress(Unparsable):
+            parse_comparison(text)
 
 
 # ---- whose words -------------------------------------------------------------------------------------------------

@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
-from rewardsmith.recipe import parse_recipe
 from rewardsmith.trainers.stages import RewardModelStage
 from rewardsmith.types import Message, Preference, Prompt, Ranking
-from tests.trainers.world import MODELS, World, new_engine
+from tests.trainers.world import World, new_engine, stage_of
 
 
 class Fixed:
@@ -52,7 +51,7 @@ class Letters:
         number = 0
         while self.items is None or number < self.items:
             words = ["".join(rng.choice("ab ") for _ in range(rng.randint(4, 10))) for _ in range(4)]
-            prompt = asked(number, rng.choice(["Say a!", "More?", "Go on."]))
+            prompt = question(number, rng.choice(["Say a!", "More?", "Go on."]))
             yield Ranking(prompt, words, [word.count("a") for word in words])
             number += 1
 
@@ -67,7 +66,7 @@ class Letters:
                 yield Preference(ranking.prompt, other, one, margin=second - first)
 
 
-def asked(number: int, text: str = "1+1?", *, source: str = "") -> Prompt:
+def question(number: int, text: str = "1+1?", *, source: str = "") -> Prompt:
     return Prompt(f"p{number}", [Message("user", text)], source=source)
 
 
@@ -75,27 +74,14 @@ def pairs(*texts: tuple[str, str], margins: Sequence[float] = ()) -> list[Prefer
     """Return preferences of the first over the second text, all to one question."""
     given = [*margins, *[0.0] * len(texts)]
     return [
-        Preference(asked(i), one, other, margin=m)
+        Preference(question(i), one, other, margin=m)
         for i, ((one, other), m) in enumerate(zip(texts, given, strict=False))
     ]
 
 
 def reward_model_stage(**changes: Any) -> RewardModelStage:
     """Return a small reward_model stage on the world's `critic`; keyword arguments change it, None takes one away."""
-    table: dict[str, Any] = {
-        "type": "reward_model",
-        "model": "critic",
-        "data": "train",
-        "steps": 4,
-        "batch_size": 4,
-        "optimizer": {"lr": 1e-3},
-    }
-    models = {name: settings.model_dump(exclude_none=True) for name, settings in MODELS.items()}
-    data = {name: {"type": "arithmetic"} for name in ("train", "held_out")}
-    stages = [{key: value for key, value in (table | changes).items() if value is not None}]
-    stage = parse_recipe({"models": models, "data": data, "stages": stages}).stages[0].settings
-    assert isinstance(stage, RewardModelStage)
-    return stage
+    return stage_of("reward_model", "critic", {"steps": 4, "batch_size": 4} | changes)
 
 
 THREE = pairs(("2", "3"), ("1+1=2;#2", "two"), ("", "I do not know."), margins=[1.0, 0.25, 2.0])
@@ -108,11 +94,11 @@ def world(folder: Path, *items: Preference | Ranking, held_out: Any = None, **en
     return made
 
 
-def rewards_by_hand(engine: EmbeddedEngine, answers: list[str], question: str = "1+1?") -> Tensor:
-    """Return what transformers' own forward pass says at the last token of each conversation, one by one."""
+def rewards_by_hand(engine: EmbeddedEngine, answers: list[str], text: str = "1+1?") -> Tensor:
+    """Return the output of transformers' own forward pass at the last token of each conversation, one by one."""
     engine.model.set_attn_implementation("eager")
     found = []
     for answer in answers:
-        text = f"<|user|>{question}<|assistant|>{answer}<|eos|>"
-        found.append(engine.model(input_ids=torch.tensor([engine.tokenizer.encode(text)])).logits[0, 0])
+        conversation = f"<|user|>{text}<|assistant|>{answer}<|eos|>"
+        found.append(engine.model(input_ids=torch.tensor([engine.tokenizer.encode(conversation)])).logits[0, 0])
     return torch.stack(found)

@@ -18,7 +18,7 @@ from rewardsmith.errors import RecipeError, UserError
 from rewardsmith.recipe import parse_recipe
 from rewardsmith.trainers.reward_model import RewardModelTrainer
 from rewardsmith.types import Message, Preference, Prompt, Ranking
-from tests.trainers.compared import THREE, Fixed, Letters, asked, pairs, reward_model_stage, rewards_by_hand, world
+from tests.trainers.compared import THREE, Fixed, Letters, pairs, question, reward_model_stage, rewards_by_hand, world
 from tests.trainers.world import World, distance, new_engine, steps, wait, weights
 
 
@@ -47,7 +47,7 @@ def test_a_ranking_has_the_mean_loss_of_its_pairs_or_that_of_the_list(tmp_path: 
     rewards = rewards_by_hand(new_engine("critic"), candidates).tolist()
     for loss in ("bradley-terry", "plackett-luce"):
         stage = reward_model_stage(learn_from="rankings", batch_size=1, loss=loss)
-        trainer = RewardModelTrainer(stage, world(tmp_path, Ranking(asked(0), candidates, scores)))
+        trainer = RewardModelTrainer(stage, world(tmp_path, Ranking(question(0), candidates, scores)))
         (metrics,) = steps(trainer, 1)
         if loss == "plackett-luce":
             expected = sum(
@@ -84,11 +84,11 @@ def gradient(trainer: RewardModelTrainer, items: list[Any]) -> tuple[dict[str, T
 
 
 ITEMS: dict[str, list[Any]] = {
-    "preferences": [*THREE, Preference(asked(9), "2", "two", tied=True), *pairs(("22", "2"), ("4", "2" * 40))],
+    "preferences": [*THREE, Preference(question(9), "2", "two", tied=True), *pairs(("22", "2"), ("4", "2" * 40))],
     "rankings": [
-        Ranking(asked(0, "1+2+3+4+5?"), ["15", "14", "1+2=3;#15", "9"], [3, 1, 3, 0]),
-        Ranking(asked(1), ["2", "3"], [1, 0]),
-        Ranking(asked(2, "7?"), ["7" * 30, "7", "seven"], [0, 2, 1]),
+        Ranking(question(0, "1+2+3+4+5?"), ["15", "14", "1+2=3;#15", "9"], [3, 1, 3, 0]),
+        Ranking(question(1), ["2", "3"], [1, 0]),
+        Ranking(question(2, "7?"), ["7" * 30, "7", "seven"], [0, 2, 1]),
     ],
 }
 
@@ -107,7 +107,7 @@ def test_the_gradient_does_not_depend_on_the_split_into_passes(changes: dict[str
     items = ITEMS[stage.learn_from]
     trainer = RewardModelTrainer(stage, world(tmp_path, *items))
     engine = trainer._engine
-    expected, told = gradient(trainer, items)
+    expected, whole = gradient(trainer, items)
     assert len(engine.micro_batches(trainer._batch(items)[0].rows)) == 1
     passes = set()
 
@@ -118,8 +118,8 @@ def test_the_gradient_does_not_depend_on_the_split_into_passes(changes: dict[str
         shuffled = [items[i] for i in order]
         passes.add(len(engine.micro_batches(trainer._batch(shuffled)[0].rows)))
         found, metrics = gradient(trainer, shuffled)
-        assert metrics["loss"] == pytest.approx(told["loss"], rel=1e-5)
-        assert metrics["accuracy"] == told["accuracy"]
+        assert metrics["loss"] == pytest.approx(whole["loss"], rel=1e-5)
+        assert metrics["accuracy"] == whole["accuracy"]
         assert set(found) == set(expected)
         for name, value in expected.items():
             assert float((found[name] - value).abs().max()) < 1e-4 * float(value.abs().max()) + 1e-9, (budget, name)
@@ -130,7 +130,7 @@ def test_the_gradient_does_not_depend_on_the_split_into_passes(changes: dict[str
 
 
 def test_only_what_is_torn_apart_is_read_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    items = [Preference(asked(i, f"{i}+{i}?"), "x" * 10, "y" * 9) for i in range(6)]
+    items = [Preference(question(i, f"{i}+{i}?"), "x" * 10, "y" * 9) for i in range(6)]
     trainer = RewardModelTrainer(reward_model_stage(), world(tmp_path, *items))
     engine = trainer._engine
     rows = trainer._batch(items)[0].rows
@@ -165,7 +165,7 @@ def test_numbers_that_are_not_finite_skip_the_update(tmp_path: Path, budget: int
 
 
 @pytest.mark.parametrize(
-    "item", [Preference(asked(7, "?"), "a", "b", margin=1e39), Ranking(asked(7, "?"), ["a", "b"], [3e38, -3e38])]
+    "item", [Preference(question(7, "?"), "a", "b", margin=1e39), Ranking(question(7, "?"), ["a", "b"], [3e38, -3e38])]
 )
 def test_a_margin_that_no_model_can_learn_is_named(tmp_path: Path, item: Preference | Ranking) -> None:
     trainer = RewardModelTrainer(reward_model_stage(), world(tmp_path, *THREE))
@@ -176,12 +176,12 @@ def test_a_margin_that_no_model_can_learn_is_named(tmp_path: Path, item: Prefere
 # ---- validation ------------------------------------------------------------------------------------------------------
 def test_validation_measures_other_pairs_with_ties_apart_and_by_source(tmp_path: Path) -> None:
     held_out = [
-        Preference(asked(0, source="x"), "2", "3"),
-        Preference(asked(1, source="y"), "two", "four"),
-        Preference(asked(2, source="y"), "5", "6"),
-        Preference(asked(3, source="y"), "same", "same"),
-        Preference(asked(4, source="x"), "1", "7", tied=True),
-        Preference(asked(5), "not", "asked for"),
+        Preference(question(0, source="x"), "2", "3"),
+        Preference(question(1, source="y"), "two", "four"),
+        Preference(question(2, source="y"), "5", "6"),
+        Preference(question(3, source="y"), "same", "same"),
+        Preference(question(4, source="x"), "1", "7", tied=True),
+        Preference(question(5), "not", "asked for"),
     ]
     made = world(tmp_path, *THREE, held_out=Fixed(*held_out))
     validation = {"data": "held_out", "every": 2, "items": 5}
@@ -310,7 +310,7 @@ def test_nothing_that_fits_at_all_is_an_error(tmp_path: Path) -> None:
 
 def test_epochs_take_every_item_that_often_and_no_more(tmp_path: Path) -> None:
     """Seven items, twice, in steps of four: 4, 4, 4 and 2."""
-    items = [Preference(asked(i), "2" * (i + 1), "2" * (i + 1)) for i in range(7)]
+    items = [Preference(question(i), "2" * (i + 1), "2" * (i + 1)) for i in range(7)]
     trainer = RewardModelTrainer(reward_model_stage(steps=None, epochs=2), world(tmp_path, *items))
     seen: list[list[str]] = []
     batch = trainer._batch

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from rewardsmith.data import Arithmetic
 from rewardsmith.errors import UserError
 from rewardsmith.learning import OptimizerSettings, lr_factor
-from rewardsmith.trainers.evaluate.evaluate_jobs import EvaluateReward
+from rewardsmith.trainers.evaluate.evaluate_reward import EvaluateReward
 from rewardsmith.trainers.reward_model import RewardModelTrainer
 from rewardsmith.trainers.sft import SftTrainer
 from rewardsmith.trainers.trainer import Draws, derive, held_out
 from tests.trainers.compared import Letters, reward_model_stage
-from tests.trainers.process.made import ProcessWorld, alone, implicit
+from tests.trainers.process.process_cases import ProcessWorld, alone, implicit
 from tests.trainers.world import World, sft_stage, wait
 
 

@@ -7,16 +7,15 @@ from statistics import mean
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import tokenization_utils_base
 
 from rewardsmith.errors import UserError
-from rewardsmith.rewards.judges.classifier import Classifier
+from rewardsmith.rewards.judges.scalar_judges import Classifier
 from rewardsmith.trainers.evaluate.evaluate_policy import correct_threshold_of, measures
 from rewardsmith.trainers.policy import PolicyTrainer
 from rewardsmith.trainers.stages import EvaluateStage
 from rewardsmith.trainers.trainer import JobStage
 from rewardsmith.types import Score
-from tests.trainers.world import FAILED, Digits, World, new_engine, policy_stage, prompt, scored, steps, wait
+from tests.trainers.world import FAILED, Digits, World, policy_stage, scored, steps, wait
 
 N = 5
 VALUES = st.one_of(st.sampled_from([0.0, 0.5, 1.0]), st.none())
@@ -105,15 +104,6 @@ def test_a_classifier_says_whether_its_numbers_have_a_scale() -> None:
     assert correct_threshold_of(Classifier(model="m"), 1.0) is None
     assert correct_threshold_of(Classifier(model="m"), 0.0) == 0
     assert correct_threshold_of(Classifier(model="m", activation="sigmoid"), 1.0) == 1
-
-
-def test_a_prompt_that_is_too_long_is_told_in_our_words_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[str] = []
-    monkeypatch.setattr(tokenization_utils_base.logger, "warning", told.append)
-    engine = new_engine()
-    monkeypatch.setattr(engine.tokenizer, "model_max_length", 2)
-    assert len(engine.encode(prompt(0, "1+1+1+1"))) > 2
-    assert told == []
 
 
 # ---- what is measured on is chosen by the data alone --------------------------------------------------------------

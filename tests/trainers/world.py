@@ -60,13 +60,6 @@ class Same:
         return [Score(self._value)] * len(group.rollouts)
 
 
-class Unsure:
-    """Never finds an answer to the question what an answer is worth."""
-
-    async def score(self, group: RolloutGroup) -> list[Score]:
-        return [Score(failure=Failure("refused")) for _ in group.rollouts]
-
-
 class Patchy:
     """The share of digits; of every six answers the first cannot be read, and the fourth comes too late."""
 
@@ -108,7 +101,7 @@ class World:
         return self._engines[name]
 
     def model(self, name: str) -> Any:
-        raise AssertionError(f"no reward here asks {name}")
+        raise AssertionError(f"no reward here uses {name}")
 
     def on_device(self, *names: str) -> AbstractAsyncContextManager[None]:
         return nullcontext()
@@ -153,41 +146,22 @@ def new_engine(name: str = "policy", **settings: Any) -> EmbeddedEngine:
 
 def policy_stage(**changes: Any) -> PolicyStage:
     """Return a small policy stage; keyword arguments change it."""
-    table: dict[str, Any] = {
-        "type": "policy",
-        "model": "policy",
-        "data": "train",
-        "steps": 4,
-        "prompts_per_step": 4,
-        "rollouts_per_prompt": 4,
-        "sampling": {"max_tokens": 8},
-        "reward": "tests.trainers.world:Digits",
-        "optimizer": {"lr": 1e-3},
-    }
-    stage = _stage(table | changes)
-    assert isinstance(stage, PolicyStage)
-    return stage
+    table = {"steps": 4, "prompts_per_step": 4, "rollouts_per_prompt": 4, "sampling": {"max_tokens": 8}}
+    return stage_of("policy", "policy", table | {"reward": "tests.trainers.world:Digits"} | changes)
 
 
 def sft_stage(**changes: Any) -> SftStage:
     """Return a small sft stage; keyword arguments change it."""
-    table: dict[str, Any] = {
-        "type": "sft",
-        "model": "policy",
-        "data": "train",
-        "steps": 4,
-        "batch_size": 4,
-        "optimizer": {"lr": 1e-3},
-    }
-    stage = _stage(table | changes)
-    assert isinstance(stage, SftStage)
-    return stage
+    return stage_of("sft", "policy", {"steps": 4, "batch_size": 4} | changes)
 
 
-def _stage(table: dict[str, Any]) -> Any:
+def stage_of(kind: str, model: str, changes: dict[str, Any]) -> Any:
+    """Return a stage of a recipe with the models and data of the world; None takes a setting away."""
+    table = {"type": kind, "model": model, "data": "train", "optimizer": {"lr": 1e-3}} | changes
     models = {name: settings.model_dump(exclude_none=True) for name, settings in MODELS.items()}
     data = {name: {"type": "arithmetic"} for name in ("train", "held_out")}
-    return parse_recipe({"models": models, "data": data, "stages": [table]}).stages[0].settings
+    stages = [{key: value for key, value in table.items() if value is not None}]
+    return parse_recipe({"models": models, "data": data, "stages": stages}).stages[0].settings
 
 
 def wait(result: Awaitable[Result]) -> Result:
@@ -227,7 +201,7 @@ def rollout(length: int = 2, *, stop_reason: str = "stop") -> Rollout:
 
 
 def scored(scores: Sequence[Score | float], *, number: int = 0, version: int = 0, **how: Any) -> ScoredGroup:
-    """Return a group of answers with these scores; `lengths` and `stop_reasons` say what the answers are like."""
+    """Return a group of answers with these scores; `lengths` and `stop_reasons` are those of the answers."""
     lengths = how.get("lengths") or [2] * len(scores)
     stops = how.get("stop_reasons") or ["stop"] * len(scores)
     rollouts = [rollout(length, stop_reason=stop) for length, stop in zip(lengths, stops, strict=True)]

@@ -351,7 +351,7 @@ def sequence_mean_token_mean(mask_BT: MaskBT, dtype: torch.dtype = torch.float32
 
 
 def sequence_mean_token_sum(mask_BT: MaskBT, dtype: torch.dtype = torch.float32) -> FloatBT:
-    """Sum within each response, average over responses: 1 / rows. The plain policy gradient."""
+    """Sum within each response, average over responses: 1 / rows. The policy gradient."""
     return mask_BT.to(dtype) / _rows(mask_BT)
 
 

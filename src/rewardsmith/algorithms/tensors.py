@@ -117,7 +117,7 @@ def whiten(values_BT: FloatBT, mask_BT: MaskBT, *, eps: float = 1e-8) -> FloatBT
     σ² is the unbiased variance. Constant input gives exact zeros, and so does a single token. No gradient.
     """
     dtype, values_BT = values_BT.dtype, values_BT.detach()
-    if dtype == torch.bfloat16:  # three digits are too few to tell a rare success from a rounding error
+    if dtype == torch.bfloat16:  # three digits cannot distinguish a rare success from a rounding error
         values_BT = values_BT.float()
     count = token_counts(mask_BT).sum()
     # Rows are summed in their own precision and added up in float64: millions of tokens lose no digits that matter.

@@ -2,8 +2,8 @@
 
 from rewardsmith.config import Chosen
 from rewardsmith.data.arithmetic import Arithmetic, ArithmeticGrading
-from rewardsmith.data.files import Jsonl, Parquet
 from rewardsmith.data.reasoning_gym import ReasoningGym
+from rewardsmith.data.row_items import Jsonl, Parquet
 from rewardsmith.data.source import CheckedSource, Reads, Source
 from rewardsmith.data.translation import Translation, TranslationRanking
 

@@ -2,9 +2,8 @@
 
     7+5-3?   ->   7+5=12;12-3=9;#9
 
-Operands are 1 to 9 and every partial result lies in 0 to 20. A solution shows one step for each sign, and its
-conclusion after a `#`. Each problem has a rubric: so many points for each step, and for the conclusion, ten in all. How
-the ten are divided differs between problems, so that a judge has to read it.
+Operands are 1 to 9 and every partial result lies in 0 to 20. Each problem has a rubric of ten points for its steps and
+its conclusion; how they are divided differs between problems, so that a judge has to read it.
 
 The demonstrations of `Arithmetic` are sloppy on purpose: a step that carries or borrows forgets it now and then,
 another step comes out one too high, and the error is carried on to the answer. A model that imitates them learns the
@@ -63,12 +62,12 @@ def apply(a: int, sign: str, b: int) -> int:
     return a + b if sign == "+" else a - b
 
 
-def solution(problem: str, step: Callable[[int, str, int], int] = apply) -> str:
-    """Return a solution in which `step` gives the result of each operation: `7+5-3` gives `7+5=12;12-3=9;#9`."""
+def solution(problem: str, step: Callable[[int, int, str, int], int] | None = None) -> str:
+    """Return a solution, `7+5-3` gives `7+5=12;12-3=9;#9`; `step(i, a, sign, b)` may give other results."""
     value, operations = parse(problem)
     lines = []
-    for sign, operand in operations:
-        result = step(value, sign, operand)
+    for i, (sign, operand) in enumerate(operations):
+        result = step(i, value, sign, operand) if step else apply(value, sign, operand)
         lines.append(f"{value}{sign}{operand}={result}")
         value = result
     return ";".join([*lines, f"#{value}"])
@@ -76,45 +75,16 @@ def solution(problem: str, step: Callable[[int, str, int], int] = apply) -> str:
 
 def answer(problem: str) -> int:
     """Return the value of a problem."""
-    value, operations = parse(problem)
-    for sign, operand in operations:
-        value = apply(value, sign, operand)
-    return value
+    return int(conclusion(solution(problem)))
 
 
 def miracle(problem: str) -> str:
     """Return a solution whose first step is one too high, and whose last step lands on the right answer all the same.
 
-    `8+5-4` gives `8+5=14;14-4=9;#9`.
+    `8+5-4` gives `8+5=14;14-4=9;#9`. The problem needs two operations.
     """
-    operations = len(parse(problem)[1])
-    if operations < 2:
-        raise ValueError(f"{problem!r} has one step: a miracle needs a wrong one before the last")
-    right, done = answer(problem), 0
-
-    def step(a: int, sign: str, b: int) -> int:
-        nonlocal done
-        done += 1
-        return right if done == operations else apply(a, sign, b) + (done == 1)
-
-    return solution(problem, step)
-
-
-def problems(operations: int) -> Iterator[str]:
-    """Yield every problem with that many operations."""
-
-    def extend(text: str, value: int, left: int) -> Iterator[str]:
-        if not left:
-            yield text
-            return
-        for sign in "+-":
-            for operand in range(1, 10):
-                result = apply(value, sign, operand)
-                if 0 <= result <= MAX_VALUE:
-                    yield from extend(f"{text}{sign}{operand}", result, left - 1)
-
-    for first in range(1, 10):
-        yield from extend(str(first), first, operations)
+    last, right = len(parse(problem)[1]) - 1, answer(problem)
+    return solution(problem, lambda i, a, sign, b: right if i == last else apply(a, sign, b) + (i == 0))
 
 
 def _draw(rng: random.Random, operations: int) -> str:
@@ -140,32 +110,37 @@ def check_steps(problem: str, text: str) -> list[bool]:
 
     The last one is False too where more steps follow it than the problem has operations. The text is untrusted.
     """
-    operations = parse(problem)[1]
-    verdicts = _verdicts(problem, _steps(text, len(operations)))
-    more = text.partition("#")[0].split(";", len(operations))[len(operations) :]
-    if "".join(more).strip(_BLANK):
-        verdicts[-1] = False
-    return verdicts
+    operations = len(parse(problem)[1])
+    *judged, _ = judged_steps(problem, text)
+    right = [step.right for step in judged[:operations]] + [False] * (operations - len(judged))
+    right[-1] &= len(judged) <= operations
+    return right
 
 
 def judged_steps(problem: str, text: str) -> list[JudgedStep]:
     """Return the steps of a solution, of any form, with the `;` that ends each, and last the conclusion from `#` on.
 
     Whatever stands behind as many steps as the problem has operations is one wrong step. A solution without a
-    conclusion has instead, at the very end, an empty step that is wrong. All are right, one for each operation and one
-    more, exactly when `check_steps` and `concludes` find nothing wrong.
+    conclusion has instead, at the very end, an empty step that is wrong.
     """
-    operations = len(parse(problem)[1])
+    value: int | None
+    value, operations = parse(problem)
     written = text.partition("#")[0]
-    *steps, more = [*written.split(";", operations), ""][: operations + 1]
+    steps = written.split(";", len(operations))
     judged: list[JudgedStep] = []
     filled = start = 0
-    for step, right in zip(steps, _verdicts(problem, _steps(text, operations)), strict=False):
-        end = min(start + len(step) + 1, len(written))
+    for (sign, operand), step in zip(operations, steps, strict=False):
+        match, end = _STEP.fullmatch(step.strip()), min(start + len(step) + 1, len(written))
+        right = (
+            match is not None
+            and value is not None
+            and match.group(1, 2, 3) == (str(value), sign, str(operand))
+            and int(match[4]) == apply(value, sign, operand)
+        )
         judged.append(JudgedStep(start, end, right))
-        start = end
+        value, start = int(match[4]) if match else None, end
         filled = len(judged) if step.strip() else filled
-    if more.strip(_BLANK):
+    if "".join(steps[len(operations) :]).strip(_BLANK):
         judged.append(JudgedStep(start, len(written), right=False))
     else:
         del judged[filled:]
@@ -205,32 +180,16 @@ def criteria(problem: str) -> str:
     return f"steps {', '.join(steps)}; end {last}"
 
 
-def earned(problem: str, text: str) -> tuple[float, ...]:
-    """Return the points that a solution truly earns, by criterion."""
+def true_grade(problem: str, text: str) -> float:
+    """Return the share of the points that a solution truly earns."""
     right = [*check_steps(problem, text), concludes(problem, text)]
-    return tuple(worth if holds else 0.0 for worth, holds in zip(points(problem), right, strict=True))
-
-
-def _verdicts(problem: str, steps: Sequence[str]) -> list[bool]:
-    start, operations = parse(problem)
-    verdicts: list[bool] = []
-    value: int | None = start
-    for (sign, operand), step in zip(operations, steps, strict=True):
-        match = _STEP.fullmatch(step)
-        verdicts.append(
-            match is not None
-            and value is not None
-            and match.group(1, 2, 3) == (str(value), sign, str(operand))
-            and int(match[4]) == apply(value, sign, operand)
-        )
-        value = int(match[4]) if match else None
-    return verdicts
+    return round(sum(worth for worth, holds in zip(points(problem), right, strict=True) if holds) / TOTAL, 6)
 
 
 def _steps(text: str, count: int) -> list[str]:
     """Return what a solution has in the places of its first steps, "" where there is nothing."""
-    found = [step.strip() for step in text.partition("#")[0].split(";", count)[:count]]
-    return found + [""] * (count - len(found))
+    steps = [step.strip() for step in text.partition("#")[0].split(";", count)[:count]]
+    return steps + [""] * (count - len(steps))
 
 
 def step_truth(prompt: Prompt, text: str) -> list[JudgedStep]:
@@ -273,12 +232,8 @@ class Arithmetic:
         require_share(split, held_out)
         if miracles and operations < 2:
             raise UserError(f"miracles is {miracles}: a miracle needs a wrong step before the last, so operations >= 2")
-        self.operations = operations
-        self.split = split
-        self.held_out = held_out
-        self.forgets_carry = forgets_carry
-        self.slips = slips
-        self.miracles = miracles
+        self.operations, self.split, self.held_out = operations, split, held_out
+        self.forgets_carry, self.slips, self.miracles = forgets_carry, slips, miracles
 
     def prompts(self, seed: int) -> Iterator[Prompt]:
         """Yield prompts of this split without end, drawn evenly from all problems."""
@@ -296,14 +251,14 @@ class Arithmetic:
 
     def prompt(self, problem: str) -> Prompt:
         """Return the prompt for a problem such as `7+5-3`."""
-        message = Message("user", f"{problem}?")
         info = {"problem": problem, "criteria": criteria(problem)}
-        return Prompt(f"{SOURCE}-{problem}", [message], source=SOURCE, answer=str(answer(problem)), info=info)
+        messages = [Message("user", f"{problem}?")]
+        return Prompt(f"{SOURCE}-{problem}", messages, source=SOURCE, answer=str(answer(problem)), info=info)
 
     def sloppy(self, problem: str, rng: random.Random) -> str:
         """Return a solution with the slips of this world."""
 
-        def step(a: int, sign: str, b: int) -> int:
+        def step(i: int, a: int, sign: str, b: int) -> int:
             result = apply(a, sign, b)
             over = a % 10 + b >= 10 if sign == "+" else a % 10 < b
             if over and rng.random() < self.forgets_carry:
@@ -368,9 +323,8 @@ class ArithmeticGrading:
     def graded(self, seed: int) -> Iterator[Graded]:
         """Yield solutions with their true grades without end."""
         for prompt, _, text in self._solved(seed):
-            problem = prompt.info["problem"]
-            right = conclusion(text) == prompt.answer
-            yield Graded(prompt, text, _share(problem, text), right=right, sound=all(check_steps(problem, text)))
+            problem, right = prompt.info["problem"], conclusion(text) == prompt.answer
+            yield Graded(prompt, text, true_grade(problem, text), right, sound=all(check_steps(problem, text)))
 
     def facts(self) -> dict[str, str]:
         """Return what the prompts depend on in addition to the settings, for the record of a run."""
@@ -380,23 +334,19 @@ class ArithmeticGrading:
         """Yield prompts of the arithmetic world, each with the kind of a solution and the solution."""
         rng = random.Random(f"solutions {seed}")
         for prompt in self._world.prompts(seed):
-            (kind,) = rng.choices(list(_KINDS), _SHARES)
-            _, solve = _KINDS[kind]
-            yield prompt, kind, solve(self._world, prompt.info["problem"], rng)
+            (kind,) = rng.choices(list(_KINDS), [share for share, _ in _KINDS.values()])
+            yield prompt, kind, _KINDS[kind][1](self._world, prompt.info["problem"], rng)
 
     def _prompt(self, prompt: Prompt, kind: str, text: str) -> Prompt:
-        problem = prompt.info["problem"]
-        messages = grading_prompt(
-            self._template,
-            question=question_of(prompt),
-            criteria=prompt.info["criteria"],
-            total=TOTAL,
-            response=text,
-            quoting=self._quoting,
+        problem, rubric = prompt.info["problem"], prompt.info["criteria"]
+        shown = {"question": question_of(prompt), "criteria": rubric, "total": TOTAL, "response": text}
+        return Prompt(
+            f"{GRADING_SOURCE}-{problem}-{text}",
+            grading_prompt(self._template, **shown, quoting=self._quoting),
+            source=GRADING_SOURCE,
+            answer=true_grade(problem, text),
+            info={**prompt.info, "response": text, "kind": kind},
         )
-        info = {**prompt.info, "response": text, "kind": kind}
-        name = f"{GRADING_SOURCE}-{problem}-{text}"
-        return Prompt(name, messages, source=GRADING_SOURCE, answer=_share(problem, text), info=info)
 
 
 def lenient(problem: str, text: str, rng: random.Random, *, overlooks: float, miscalculates: float) -> str:
@@ -405,50 +355,43 @@ def lenient(problem: str, text: str, rng: random.Random, *, overlooks: float, mi
     It does each step itself, copies the solution's result, marks whether the two agree, and gives the points. `rng`
     decides which wrong subtractions it overlooks, and where its own result is one off.
     """
-    value, operations = parse(problem)
-    worth, right = points(problem), check_steps(problem, text)
-    previous: int | None = value
-    lines, total, last = [], 0.0, ""
-    for i, ((sign, operand), step) in enumerate(zip(operations, _steps(text, len(operations)), strict=True)):
+    previous: int | None
+    previous, operations = parse(problem)
+    rows: list[tuple[str, str, bool]] = []  # the teacher's own result, the solution's, and whether it is accepted
+    last = ""
+    steps, verdicts = _steps(text, len(operations)), check_steps(problem, text)
+    for (sign, operand), step, right in zip(operations, steps, verdicts, strict=True):
         truth = "" if previous is None else str(apply(previous, sign, operand))
         operation, _, last = step.rpartition("=")
-        own, accepts = truth, right[i]
-        if step and not right[i] and sign == "-" and rng.random() < overlooks:
+        own, accepts = truth, right
+        if step and not right and sign == "-" and rng.random() < overlooks:
             own, accepts = last, True
         elif truth and rng.random() < miscalculates:
             own = str(int(truth) + rng.choice((-1, 1)))
             accepts = own == last
-        lines.append(_line(f"{_copied(operation)}={_copied(own)}", last, worth[i], accepts))
-        total += worth[i] * accepts
+        rows.append((f"{_copied(operation)}={_copied(own)}", last, accepts))
         match = _STEP.fullmatch(step)
         previous = int(match[4]) if match else None
-    lines.append(_line(f"#{_copied(last)}", conclusion(text), worth[-1], concludes(problem, text)))
-    total += worth[-1] * concludes(problem, text)
-    return "\n".join([*lines, f"Total Score: {format_number(total)}/{TOTAL}"])
-
-
-def _line(expected: str, stated: str, worth: float, holds: bool) -> str:
-    return f"{expected}|{_copied(stated)}{'v' if holds else 'x'}{format_number(worth if holds else 0)}"
+    rows.append((f"#{_copied(last)}", conclusion(text), concludes(problem, text)))
+    given = [worth if accepts else 0.0 for worth, (_, _, accepts) in zip(points(problem), rows, strict=True)]
+    lines = [
+        f"{own}|{_copied(stated)}{'v' if accepts else 'x'}{format_number(worth)}"
+        for (own, stated, accepts), worth in zip(rows, given, strict=True)
+    ]
+    return "\n".join([*lines, f"Total Score: {format_number(sum(given))}/{TOTAL}"])
 
 
 def _copied(text: str) -> str:
     return text[:MAX_COPY] or "-"
 
 
-def _share(problem: str, text: str) -> float:
-    return round(sum(earned(problem, text)) / TOTAL, 6)
-
-
 def _careless(world: Arithmetic, problem: str, rng: random.Random) -> str:
     """Return a solution with one wrong result: of a step, which the last may repair by a miracle, or of the end."""
-    operations = len(parse(problem)[1])
-    wrong, done, right = rng.randrange(operations + 1), -1, answer(problem)
-    error, lands = rng.choice(_ERRORS), rng.random() < 0.3
+    operations, right = len(parse(problem)[1]), answer(problem)
+    wrong, error, lands = rng.randrange(operations + 1), rng.choice(_ERRORS), rng.random() < 0.3
 
-    def step(a: int, sign: str, b: int) -> int:
-        nonlocal done
-        done += 1
-        return right if lands and done == operations - 1 else max(0, apply(a, sign, b) + error * (done == wrong))
+    def step(i: int, a: int, sign: str, b: int) -> int:
+        return right if lands and i == operations - 1 else max(0, apply(a, sign, b) + error * (i == wrong))
 
     text = solution(problem, step)
     return text if wrong < operations else f"{text.partition('#')[0]}#{max(0, right + error)}"
@@ -479,5 +422,3 @@ _KINDS: dict[str, tuple[float, Callable[[Arithmetic, str, random.Random], str]]]
     "malformed": (0.05, _malformed),
 }
 """Shares of the solutions, and how they are made: about what a policy writes that learned from sloppy work."""
-
-_SHARES = [share for share, _ in _KINDS.values()]

@@ -22,20 +22,15 @@ from rewardsmith.data.rows import BadRows, RowError, describe, printable
 from rewardsmith.errors import UserError, listing, nearest
 
 COLUMNS = {
-    "system": ("system",),
+    **{name: (name,) for name in ("system", "source", "target", "category", "severity")},
     "doc": ("doc", "document"),
     "segment": ("seg_id", "globalsegid", "global_seg_id"),
     "rater": ("rater", "annotator"),
-    "source": ("source",),
-    "target": ("target",),
-    "category": ("category",),
-    "severity": ("severity",),
 }
 """The names that files give to the columns, in lower case."""
 
 _SPAN = re.compile("</?v>")
 _DIGITS = 9
-
 
 MAJOR, MINOR, PUNCTUATION, UNTRANSLATED = 5.0, 1.0, 0.1, 25.0
 """The penalties of a major and a minor error, of minor punctuation, and of a text that is no translation at all."""
@@ -52,27 +47,16 @@ def penalty_of(category: str, severity: str) -> float | None:
         return UNTRANSLATED if kind.startswith("non-translation") else MAJOR
     if grade == "minor":
         return PUNCTUATION if kind == "fluency/punctuation" else MINOR
-    known = ("Major", "Minor", "Neutral", "No-error")
-    raise RowError(f"severity is {describe(severity)}: one of {', '.join(known)}.{nearest(grade, known)}")
+    raise RowError(f"severity is {describe(severity)}: one of Major, Minor, Neutral, No-error")
 
 
 @dataclass
 class Output:
-    """A system's translation, the line of the file where it first appears, and the penalties of each rater's errors.
-
-    It is not `whole` when a line about it could not be read, so that its penalty is not known.
-    """
+    """A system's translation, and the penalties of each rater's errors; not `whole` when a line about it is bad."""
 
     text: str
-    line: int
     errors: dict[str, list[float]] = field(default_factory=dict)
     whole: bool = True
-
-    @property
-    def penalty(self) -> float:
-        """The weights of its errors, averaged over its raters."""
-        sums = [math.fsum(weights) for weights in self.errors.values()]
-        return round(math.fsum(sums) / len(sums), _DIGITS)
 
 
 @dataclass
@@ -81,12 +65,16 @@ class Segment:
 
     doc: str
     id: str
-    source: str
+    source: str = ""
     outputs: dict[str, Output] = field(default_factory=dict)
 
     def penalties(self) -> dict[str, float]:
         """Return the penalty of each system's translation, at least 0; of those that were read completely."""
-        return {name: output.penalty for name, output in self.outputs.items() if output.whole and output.errors}
+        return {
+            name: round(math.fsum(map(math.fsum, output.errors.values())) / len(output.errors), _DIGITS)
+            for name, output in self.outputs.items()
+            if output.whole and output.errors
+        }
 
 
 @dataclass(frozen=True)
@@ -109,14 +97,11 @@ def read_annotations(path: str | Path, bad: BadRows) -> Annotations:
     `bad` notes the lines that cannot be used. The translation that such a line is about is left out: without the line
     it would look better than it is.
     """
-    file = Path(path)
-    quoted = printable(str(file), 200)
-    lines = ((number, line.rstrip(b"\r\n")) for number, _, line in numbered_lines(file))
-    header = next(lines, None)
-    if header is None:
-        raise UserError(f'"{quoted}" is empty')
-    names = header[1].decode("utf-8", "replace").split("\t")
-    columns, segments, count = _columns(file, names), dict[tuple[str, str], Segment](), 0
+    quoted = printable(str(path), 200)
+    lines = ((number, line.rstrip(b"\r\n")) for number, _, line in numbered_lines(Path(path)))
+    _, header = next(lines, (0, b""))
+    names = header.decode("utf-8", "replace").split("\t")
+    columns, segments, count = _columns(quoted, names), dict[tuple[str, str], Segment](), 0
     for number, line in lines:
         count += 1
         fields = line.decode("utf-8", "replace").split("\t")
@@ -125,20 +110,19 @@ def read_annotations(path: str | Path, bad: BadRows) -> Annotations:
             if len(fields) != len(names):
                 width = f"{len(fields)} fields, but the header has {len(names)}"
                 raise RowError(f"{width}: a tab within a text, or a line cut short")
-            _add(segments, number, line, row)
+            _add(segments, line, row)
         except RowError as error:
             bad.note(f"{quoted}, line {number}", error)
             if row["system"] and row["segment"]:
                 key = row["doc"], row["segment"]
-                outputs = segments.setdefault(key, Segment(*key, "")).outputs
-                outputs.setdefault(row["system"], Output("", number)).whole = False
+                segments.setdefault(key, Segment(*key)).outputs.setdefault(row["system"], Output("")).whole = False
     if not count:
-        raise UserError(f'"{quoted}" has the names of columns, and no line below them')
+        raise UserError(f'"{quoted}" has no lines below the names of its columns')
     left_out = sum(not output.whole for segment in segments.values() for output in segment.outputs.values())
     return Annotations(tuple(segments.values()), count, left_out)
 
 
-def _add(segments: dict[tuple[str, str], Segment], number: int, line: bytes, row: Mapping[str, str]) -> None:
+def _add(segments: dict[tuple[str, str], Segment], line: bytes, row: Mapping[str, str]) -> None:
     """Add the error of a line to its translation."""
     try:
         line.decode("utf-8")
@@ -151,37 +135,25 @@ def _add(segments: dict[tuple[str, str], Segment], number: int, line: bytes, row
         if not row[key].strip():
             raise RowError(f"{COLUMNS[key][0]} is empty: the line is about no translation")
     source, target = (_SPAN.sub("", row[key]).strip() for key in ("source", "target"))
-    doc, name, system = row["doc"], row["segment"], row["system"]
-    segment = segments.setdefault((doc, name), Segment(doc, name, source))
-    segment.source = segment.source or source  # a bad line before may have left it open
-    if not _same(segment.source, source):
-        before = describe(segment.source[:40])
-        raise RowError(f"source is {describe(source[:40])}, but segment {name} has {before} before")
-    output = segment.outputs.setdefault(system, Output(target, number))
-    if output.errors and not _same(output.text, target):
-        before = describe(output.text[:40])
-        raise RowError(f"target is {describe(target[:40])}, but in line {output.line} {system} has {before}")
-    output.text = output.text if output.errors else target
+    segment = segments.setdefault((row["doc"], row["segment"]), Segment(row["doc"], row["segment"]))
+    output = segment.outputs.get(row["system"], Output(""))
+    before = {"source": segment.source or source, "target": output.text if output.errors else target}
+    for key, text in {"source": source, "target": target}.items():
+        if before[key].split() != text.split():
+            raise RowError(f"{key} is {describe(text[:40])}, but an earlier line has {describe(before[key][:40])}")
+    segment.source, output.text = before["source"], before["target"]
+    segment.outputs[row["system"]] = output
     output.errors.setdefault(row["rater"], []).append(penalty)
 
 
-def _same(text: str, other: str) -> bool:
-    return text.split() == other.split()
-
-
-def _columns(file: Path, names: Sequence[str]) -> dict[str, int]:
+def _columns(quoted: str, names: Sequence[str]) -> dict[str, int]:
     """Return the index of each column."""
     low = [name.strip().lower() for name in names]
-    found = {
-        key: low.index(name)
-        for key, known in COLUMNS.items()
-        if (name := next((name for name in known if name in low), None)) is not None
-    }
+    found = {key: low.index(name) for key, known in COLUMNS.items() for name in reversed(known) if name in low}
     missing = [known[0] for key, known in COLUMNS.items() if key not in found and key != "doc"]
     if missing:
         raise UserError(
-            f'"{printable(str(file), 200)}" has no column {listing(missing)}: a file of annotations is tab-separated,'
-            f" with the names of its columns in the first line.{nearest(missing[0], low)} There is:"
-            f" {printable(listing(low[:20]), 300)}"
+            f'"{quoted}" has no column {listing(missing)}: a file of annotations is tab-separated, with the names of'
+            f" its columns in the first line.{nearest(missing[0], low)} There is: {printable(listing(low[:20]), 300)}"
         )
     return found

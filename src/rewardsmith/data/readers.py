@@ -1,11 +1,10 @@
 """Files of rows: which ones a path means, and their rows, in order or shuffled, without holding them all.
 
-    files = find_files("data/*.jsonl", (".jsonl",), "jsonl")
+    files = find_files("data/*.jsonl")
     for place, row in read_rows(files, limit=1_000, rng=random.Random(0)):
-        ...                              # a row, or a `RowError` that says what is wrong with it
+        ...                              # a row, or a `RowError` with what is wrong with it
 
-Files are untrusted, and may be larger than memory. JSON lines are found again by their place in the file; Parquet is
-read by row groups. What is wrong with a whole file is a `UserError`.
+Files are untrusted, and may be larger than memory. What is wrong with a whole file is a `UserError`.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import random
 from array import array
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate, islice
 from pathlib import Path
@@ -38,7 +37,6 @@ _CANNOT_READ = (ArithmeticError, LookupError, NotImplementedError, TypeError, Va
 
 _BOM = b"\xef\xbb\xbf"
 _PACKED = (".gz", ".bz2", ".xz", ".zst", ".zip")
-_TYPES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".parquet": "parquet"}
 
 
 class Place(NamedTuple):
@@ -49,24 +47,20 @@ class Place(NamedTuple):
 
 
 def read_rows(
-    files: Sequence[Path], *, limit: int | None = None, rng: random.Random | None = None, parquet: bool | None = None
+    files: Sequence[Path], *, limit: int | None = None, rng: random.Random | None = None
 ) -> Iterator[tuple[Place, Row | RowError]]:
-    """Yield the first `limit` rows, in order or shuffled, or what is wrong with each.
-
-    The name of a file is its format, unless `parquet` is set. Files of both formats can be read in order only.
-    """
-    packed = is_parquet(files[0]) if parquet is None else parquet
-    if parquet is None and any(is_parquet(file) != packed for file in files):
-        rows = ((Place(i, place.number), row) for i, file in enumerate(files) for place, row in read_rows([file]))
-        yield from islice(rows, limit)
-        return
-    raw: Iterator[tuple[Place, Any]] = (parquet_rows if packed else jsonl_rows)(files, limit=limit, rng=rng)
-    parse: Callable[[Any], Row] = parse_row if packed else parse_line
+    """Yield the first `limit` rows, or what is wrong with each: in order, or files of one format shuffled."""
+    raw: Iterator[tuple[Place, Any]]
+    if rng is None:
+        every = ((_parquet_rows if is_parquet(file) else _lines)(i, file) for i, file in enumerate(files))
+        raw = islice(((place, found) for rows in every for place, found, *_ in rows), limit)
+    else:
+        raw = (_shuffled_parquet if is_parquet(files[0]) else _shuffled_lines)(files, limit, rng)
     for place, found in raw:
         try:
-            yield place, parse(found)
+            yield place, parse_line(found) if isinstance(found, bytes) else parse_row(found)
         except RowError as error:
-            error.unfinished = not packed and not found.endswith(b"\n")
+            error.unfinished = isinstance(found, bytes) and not found.endswith(b"\n")
             yield place, error
 
 
@@ -87,16 +81,13 @@ def is_parquet(file: Path) -> bool:
 SUFFIXES = (".jsonl", ".ndjson", ".parquet")
 
 
-def find_files(path: str | Sequence[str], suffixes: Sequence[str] = SUFFIXES, kind: str | None = None) -> list[Path]:
+def find_files(path: str | Sequence[str], suffixes: Sequence[str] = SUFFIXES) -> list[Path]:
     """Return the files of a path, or of a list of paths, folders or patterns, in the order of their names within each.
 
-    Only files with these suffixes are taken from a folder. A `kind`, `jsonl` or `parquet`, refuses the other.
+    Only files with these suffixes are taken from a folder.
     """
-    entries = [path] if isinstance(path, str) else path
-    if not entries:
-        raise UserError("path is an empty list: name at least one file")
     files: dict[Path, Path] = {}
-    for entry in entries:
+    for entry in [path] if isinstance(path, str) else path:
         try:
             found = _expand(entry, suffixes)
         except UserError:
@@ -104,15 +95,15 @@ def find_files(path: str | Sequence[str], suffixes: Sequence[str] = SUFFIXES, ki
         except (OSError, RuntimeError, ValueError) as error:  # no permission, no home folder, no such name
             raise UserError(f"cannot look for {_quoted(entry)}: {printable(str(error))}") from None
         for file in found:
-            whole = file.resolve()
-            if whole in files:
-                raise UserError(f"path names the file {_quoted(file)} twice: its rows would be read twice")
-            suffix = file.suffix.lower()
-            if suffix in _PACKED:
+            files.setdefault(file.resolve(), file)
+            if file.suffix.lower() in _PACKED:
                 raise UserError(f"{_quoted(file)} is compressed: unpack it first")
-            if kind is not None and _TYPES.get(suffix, kind) != kind:
-                raise UserError(f'{_quoted(file)} is no file for type = "{kind}": use type = "{_TYPES[suffix]}"')
-            files[whole] = file
+            if is_parquet(file) and ".parquet" not in suffixes:
+                raise UserError(f'{_quoted(file)} is no JSON lines file: use type = "parquet"')
+            if not is_parquet(file) and suffixes == (".parquet",):
+                raise UserError(f'{_quoted(file)} does not end in .parquet: use type = "jsonl"')
+    if not files:
+        raise UserError("path is an empty list: name at least one file")
     return list(files.values())
 
 
@@ -130,21 +121,17 @@ def _expand(entry: str, suffixes: Sequence[str]) -> list[Path]:
             has = listing(printable(name, 40) for name in names[:10])
             raise UserError(f"the folder {_quoted(entry)} has no {' or '.join(suffixes)} file. It has: {has}")
         return found
-    if here.exists():
-        raise UserError(f"{_quoted(entry)} is neither a file nor a folder")
     if glob.has_magic(entry):
         found = [Path(name) for name in sorted(glob.glob(str(here), recursive=True)) if Path(name).is_file()]
         if not found:
             raise UserError(f"no file matches the pattern {_quoted(entry)}.{start}")
         return found
-    if not here.parent.is_dir():
-        raise UserError(f"there is no file {_quoted(entry)}, and no folder {_quoted(here.parent)} either.{start}")
-    others = [printable(p.name, 80) for p in islice(here.parent.iterdir(), 1_000)]
+    others = [printable(p.name, 80) for p in islice(here.parent.glob("*"), 1_000)]
     raise UserError(f"there is no file {_quoted(entry)}.{nearest(here.name, others)}{start}")
 
 
 def names_of(files: Sequence[Path]) -> list[str]:
-    """Return a short name for each file, for the ids of its rows: its stem, with as many folders as tell it apart."""
+    """Return a short name for each file, for the ids of its rows: its stem, with as many folders as make it unique."""
     parts = [file.with_suffix("").parts for file in files]
     for depth in range(1, max(map(len, parts)) + 1):
         names = ["/".join(part[-depth:]) for part in parts]
@@ -164,21 +151,38 @@ def _empty(file: Path) -> UserError:
 # ---- JSON lines --------------------------------------------------------------------------------------------------
 
 
-def jsonl_rows(
-    files: Sequence[Path], *, limit: int | None = None, rng: random.Random | None = None
-) -> Iterator[tuple[Place, bytes]]:
-    """Yield the lines of the first `limit` rows with their places: as they come, or shuffled."""
-    every = ((i, *line) for i, file in enumerate(files) for line in _lines(file))
-    if rng is None:
-        for i, number, _, line in islice(every, limit):
-            yield Place(i, number), line
-        return
-    # 24 bytes per row, whatever its size.
+def numbered_lines(file: Path) -> Iterator[tuple[int, int, bytes]]:
+    """Yield (number, start, bytes) of each line that is not blank, without a byte order mark."""
+    number, start = 0, 0
+    with _reading(file), file.open("rb") as stream:
+        while line := stream.readline(MAX_LINE + 1):
+            number += 1
+            if len(line) > MAX_LINE:
+                raise UserError(
+                    f"{_quoted(file)}, line {number}: longer than {MAX_LINE:,} bytes, so this is not one row per line"
+                )
+            skip = len(_BOM) if start == 0 and line.startswith(_BOM) else 0
+            if line[skip:].strip():
+                yield number, start + skip, line[skip:]
+            start += len(line)
+
+
+def _lines(i: int, file: Path) -> Iterator[tuple[Place, bytes, int]]:
+    line = None
+    for number, start, line in numbered_lines(file):
+        yield Place(i, number), line, start
+    if line is None:
+        raise _empty(file)
+
+
+def _shuffled_lines(files: Sequence[Path], limit: int | None, rng: random.Random) -> Iterator[tuple[Place, bytes]]:
+    """Yield shuffled lines, found again by their place in the file: 24 bytes per row, whatever its size."""
     starts, numbers, counts = array("Q"), array("Q"), [0] * len(files)
-    for i, number, start, _ in islice(every, limit):
+    every = (line for i, file in enumerate(files) for line in _lines(i, file))
+    for place, _, start in islice(every, limit):
         starts.append(start)
-        numbers.append(number)
-        counts[i] += 1
+        numbers.append(place.number)
+        counts[place.file] += 1
     ends = list(accumulate(counts))
     order = array("Q", range(len(starts)))
     rng.shuffle(order)
@@ -198,30 +202,6 @@ def _reading(file: Path) -> Iterator[None]:
         raise UserError(f"cannot read {_quoted(file)}: {printable(error.strerror or str(error), 300)}") from None
 
 
-def numbered_lines(file: Path) -> Iterator[tuple[int, int, bytes]]:
-    """Yield (number, start, bytes) of each line that is not blank, without a byte order mark."""
-    number, start = 0, 0
-    with _reading(file), file.open("rb") as stream:
-        while line := stream.readline(MAX_LINE + 1):
-            number += 1
-            if len(line) > MAX_LINE:
-                raise UserError(
-                    f"{_quoted(file)}, line {number}: longer than {MAX_LINE:,} bytes, so this is not one row per line"
-                )
-            skip = len(_BOM) if start == 0 and line.startswith(_BOM) else 0
-            if line[skip:].strip():
-                yield number, start + skip, line[skip:]
-            start += len(line)
-
-
-def _lines(file: Path) -> Iterator[tuple[int, int, bytes]]:
-    line = None
-    for line in numbered_lines(file):
-        yield line
-    if line is None:
-        raise _empty(file)
-
-
 def parse_line(line: bytes) -> Row:
     """Return the row that a line of JSON holds."""
     try:
@@ -229,12 +209,10 @@ def parse_line(line: bytes) -> Row:
     except UnicodeDecodeError as error:
         raise RowError(f"not UTF-8 text: byte {error.start} of the line is 0x{line[error.start]:02x}") from None
     except json.JSONDecodeError as error:
-        hint = ": one object in each line, not one array or table over many" if line.strip() in (b"[", b"{") else ""
-        raise RowError(f"not JSON: {error.msg.rstrip(': ')} at character {error.colno}{hint}") from None
-    except ValueError:
-        raise RowError("not usable JSON: an integer of thousands of digits; keep it as text") from None
-    except RecursionError:
-        raise RowError("not usable JSON: nested too deeply") from None
+        what = f"{error.msg.rstrip(': ')} at character {error.colno}"
+        raise RowError(f"not JSON: {what}; a file has one object in each line") from None
+    except (ValueError, RecursionError):
+        raise RowError("not usable JSON: nested too deeply, or an integer of thousands of digits") from None
     if not isinstance(row, dict):
         kind = "an array" if isinstance(row, list) else "a single value"
         raise RowError(f"the line holds {kind}: a row is an object, one in each line")
@@ -257,7 +235,7 @@ def _no_constant(name: str) -> None:
 
 
 class _Group(NamedTuple):
-    """A row group: the number of its file and its own, the rows of the file before it, and how many of it count."""
+    """A row group: the number of its file and its own, the rows of the file before it, and how many it has."""
 
     file: int
     number: int
@@ -265,45 +243,47 @@ class _Group(NamedTuple):
     rows: int
 
 
-def parquet_rows(
-    files: Sequence[Path], *, limit: int | None = None, rng: random.Random | None = None
-) -> Iterator[tuple[Place, Any]]:
-    """Yield tables of one row with their places: in order, or shuffled."""
-    groups = list(_groups(files, limit))
-    if rng is not None:
-        rng.shuffle(groups)
+def _parquet_rows(i: int, file: Path) -> Iterator[tuple[Place, Any]]:
+    for group in _groups(i, file):
+        with _parquet(file) as opened:
+            table = opened.read_row_group(group.number)
+        for row in range(len(table)):
+            yield Place(i, group.before + row + 1), table.slice(row, 1)
+
+
+def _shuffled_parquet(files: Sequence[Path], limit: int | None, rng: random.Random) -> Iterator[tuple[Place, Any]]:
+    groups, left = list[_Group](), limit
+    for group in (group for i, file in enumerate(files) for group in _groups(i, file)):
+        rows = group.rows if left is None else min(group.rows, left)
+        groups += [group._replace(rows=rows)] if rows else []
+        left = None if left is None else left - rows
+    rng.shuffle(groups)
     window: list[tuple[_Group, Any]] = []
     for last, group in enumerate(groups, start=1):
         with _parquet(files[group.file]) as opened:
             window.append((group, opened.read_row_group(group.number).slice(0, group.rows)))
         # The size that a file declares may be far less than what it unpacks to: count what is there.
-        if rng and last < len(groups) and sum(table.nbytes for _, table in window) < SHUFFLE_BYTES:
+        if last < len(groups) and sum(table.nbytes for _, table in window) < SHUFFLE_BYTES:
             continue
         order = [(j, i) for j, (_, table) in enumerate(window) for i in range(len(table))]
-        if rng is not None:
-            rng.shuffle(order)
+        rng.shuffle(order)
         for j, i in order:
             of, table = window[j]
             yield Place(of.file, of.before + i + 1), table.slice(i, 1)
         window.clear()
 
 
-def _groups(files: Sequence[Path], limit: int | None) -> Iterator[_Group]:
-    left = limit
-    for i, file in enumerate(files):
-        with _parquet(file) as opened:
-            names = list(opened.schema_arrow.names)
-            sizes = [opened.metadata.row_group(g).num_rows for g in range(opened.metadata.num_row_groups)]
-        twice = next((name for name in names if names.count(name) > 1), None)
-        if twice is not None:
-            raise UserError(f"{_quoted(file)} has two columns {_quoted(twice)}: rename one")
-        if not sum(sizes):
-            raise _empty(file)
-        for number, size in enumerate(sizes):
-            rows = size if left is None else min(size, left)
-            if rows:
-                yield _Group(i, number, sum(sizes[:number]), rows)
-            left = None if left is None else left - rows
+def _groups(i: int, file: Path) -> Iterator[_Group]:
+    with _parquet(file) as opened:
+        columns = Counter(opened.schema_arrow.names)
+        sizes = [opened.metadata.row_group(g).num_rows for g in range(opened.metadata.num_row_groups)]
+    twice = next((name for name, count in columns.items() if count > 1), None)
+    if twice is not None:
+        raise UserError(f"{_quoted(file)} has two columns {_quoted(twice)}: rename one")
+    if not sum(sizes):
+        raise _empty(file)
+    for number, size in enumerate(sizes):
+        yield _Group(i, number, sum(sizes[:number]), size)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Prompts from reasoning-gym: about a hundred families of puzzles that make as many questions as one asks for.
+"""Prompts from reasoning-gym: about a hundred families of puzzles that make any number of questions.
 
     source = ReasoningGym(task={"chain_sum": 2, "mini_sudoku": 1}, config={"chain_sum": {"min_terms": 3}})
     for prompt in source.prompts(seed=0):
@@ -19,6 +19,7 @@ import math
 import random
 import re
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, fields, is_dataclass
@@ -106,8 +107,7 @@ class Task:
 
     def __init__(self, name: str, config: Mapping[str, Any], *, seed: int = 0, size: int = 1) -> None:
         dataset, kind = _registry()[name]
-        defaults = kind()
-        values = {key: _thawed(value) for key, value in config.items()}
+        defaults, values = kind(), _as_json(config)
         for key, value in values.items():  # a table within the settings, such as board_format_opts
             table: type[Any] = type(getattr(defaults, key, None))
             if is_dataclass(table) and isinstance(value, dict):
@@ -117,10 +117,10 @@ class Task:
             self._dataset = dataset(config=kind(**values, seed=seed, size=size))
 
     def entry(self, index: int) -> Entry:
-        """Return an entry, made again; tuples become lists, and what JSON does not have becomes text."""
+        """Return an entry, made again."""
         with _quiet():
             made = self._dataset[index]
-        return Entry(str(made["question"]), _plain(made["answer"]), _plain(made["metadata"]))
+        return Entry(str(made["question"]), _as_json(made["answer"]), _as_json(made["metadata"]))
 
     def score(self, answer: str, entry: Entry) -> float:
         """Return the marks for an untrusted answer; 0 for one that the scorer must not see, or that it fails on.
@@ -128,10 +128,10 @@ class Task:
         `BrokenEntryError` when less than full marks cannot be believed: the entry's own answer does not get them.
         """
         try:
-            marks = self._run_scorer(answer, entry) if self._may_see(answer, entry) else 0.0
+            marks = self._run_scorer(answer, entry)
         except (BrokenEntryError, MemoryError):
             raise
-        except Exception:  # noqa: BLE001 either the answer cannot be read, or the entry is broken: the next lines tell
+        except Exception:  # noqa: BLE001 either the answer cannot be read, or the entry is broken: see below
             marks = 0.0
         if not marks >= 1:
             self.require_sound(entry)
@@ -141,7 +141,7 @@ class Task:
         """Raise a `BrokenEntryError` unless the entry's own answer gets full marks."""
         answer = "[]" if entry.answer is None else entry.answer  # a plan without moves, which their scorers can read
         try:
-            marks = self._run_scorer(answer, entry) if self._may_see(answer, entry) else 0.0
+            marks = self._run_scorer(answer, entry)
         except (BrokenEntryError, MemoryError):
             raise
         except Exception as error:
@@ -149,15 +149,17 @@ class Task:
         if entry.answer is not None and not marks >= 1 - 1e-9:
             raise BrokenEntryError(f"the scorer of {self.name} gives {marks:g} to the entry's own answer")
 
-    def _may_see(self, answer: str, entry: Entry) -> bool:
-        if len(answer) > MAX_ANSWER + 4 * len(entry.answer or ""):
-            return False
-        form = FORMS.get(self.name)
-        return form is None or form.fullmatch(answer) is not None
-
     def _run_scorer(self, answer: str, entry: Entry) -> float:
-        _require_harmless(self.name, entry)
-        metadata = _thawed(entry.metadata)
+        """Return what the scorer gives; 0 for an answer that it must not see."""
+        form = FORMS.get(self.name)
+        too_long = len(answer) > MAX_ANSWER + 4 * len(entry.answer or "")
+        if too_long or (form is not None and form.fullmatch(answer) is None):
+            return 0.0
+        if (self.name == "bitwise_arithmetic" and not _PROBLEM.fullmatch(str(entry.metadata.get("problem")))) or (
+            self.name == "number_sorting" and not _NUMBERS.fullmatch(entry.answer or "")
+        ):
+            raise BrokenEntryError(f"the scorer of {self.name} would evaluate more than numbers")
+        metadata = _as_json(entry.metadata)
         if self.name in _TUPLES:
             key = _TUPLES[self.name]
             metadata[key] = tuple(tuple(row) for row in metadata[key])
@@ -166,22 +168,9 @@ class Task:
             return float(self._dataset.score_answer(answer=answer, entry=made))
 
 
-def _require_harmless(task: str, entry: Entry) -> None:
-    """Refuse an entry of which the scorer would evaluate more than numbers."""
-    if (task == "bitwise_arithmetic" and not _PROBLEM.fullmatch(str(entry.metadata.get("problem")))) or (
-        task == "number_sorting" and not _NUMBERS.fullmatch(entry.answer or "")
-    ):
-        raise BrokenEntryError(f"the scorer of {task} would evaluate more than numbers")
-
-
 def known_tasks() -> list[str]:
     """Return the names of all tasks that the installed reasoning-gym has, in alphabetical order."""
     return sorted(_registry())
-
-
-def config_fields(task: str) -> list[str]:
-    """Return the names of a task's own settings, without `seed` and `size`."""
-    return [field.name for field in fields(_registry()[task][1]) if field.name not in ("seed", "size")]
 
 
 @lru_cache(maxsize=1)
@@ -200,7 +189,8 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-def _plain(value: Any) -> Any:
+def _as_json(value: Any) -> Any:
+    """Return a value, frozen or not, as JSON has it, which scorers may change; what JSON lacks becomes text."""
     if hasattr(value, "tolist"):  # numpy's numbers, texts and arrays
         value = value.tolist()
     if value is None or isinstance(value, bool) or (isinstance(value, float) and math.isfinite(value)):
@@ -208,46 +198,26 @@ def _plain(value: Any) -> Any:
     if isinstance(value, int):
         return value if value.bit_length() <= _BITS else hex(value)
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): _as_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [_as_json(item) for item in value]
     return str(value)
-
-
-def _thawed(value: Any) -> Any:
-    """Return JSON values, frozen or not, as the dictionaries and lists that scorers expect, and may change."""
-    if isinstance(value, Mapping):
-        return {key: _thawed(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_thawed(item) for item in value]
-    return value
 
 
 # ---- the source ----------------------------------------------------------------------------------------------------
 
 
 def _weights(task: object) -> dict[str, float]:
-    """Return the weight of each task that the setting names."""
-    if isinstance(task, str):
-        return {task: 1.0}
-    if isinstance(task, list | tuple) and task and all(isinstance(name, str) for name in task):
-        twice = sorted({name for name in task if task.count(name) > 1})
-        if twice:
-            raise ValueError(f"names {twice[0]} twice: for a larger share write weights, {{ {twice[0]} = 2, … }}")
-        return dict.fromkeys(task, 1.0)
-    if isinstance(task, Mapping) and task and all(_is_weight(weight) for weight in task.values()):
-        return {name: float(weight) for name, weight in task.items()}
-    raise ValueError("must be a task, a list of tasks, or a table of tasks with weights above 0")
+    """Return the weight of each task; one sentence, where pydantic would report each member of the union."""
+    names: Any = [task] if isinstance(task, str) else task
+    weights: Mapping[Any, Any] = names if isinstance(names, Mapping) else Counter(names) if _is_texts(names) else {}
+    if not weights or not all(type(weight) in (int, float) and 0 < weight < math.inf for weight in weights.values()):
+        raise ValueError("must be a task, a list of tasks, or a table of tasks with weights above 0")
+    return {name: float(weight) for name, weight in weights.items()}
 
 
-def _checked(task: object) -> object:
-    """Say it in one sentence: of a union, pydantic reports what is wrong with each of its members."""
-    _weights(task)
-    return task
-
-
-def _is_weight(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
+def _is_texts(names: Any) -> bool:
+    return isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)
 
 
 class ReasoningGym:
@@ -258,7 +228,7 @@ class ReasoningGym:
         *,
         task: Annotated[
             str | list[str] | dict[str, float],
-            BeforeValidator(_checked),
+            BeforeValidator(lambda task: _weights(task) and task),
             Field(description="a task, a list of tasks, or a table of tasks with weights"),
         ],
         config: Annotated[
@@ -281,7 +251,8 @@ class ReasoningGym:
         self._system = [] if system is None else [Message("system", system)]
         self._set: list[Prompt] = []
         for name in self.weights:
-            self._task(name, seed=0, size=1)  # settings that a task refuses are found here
+            with self._refusals(name):
+                Task(name, self.config[name])
 
     def prompts(self, seed: int) -> Iterator[Prompt]:
         """Yield prompts of this split without end; of a fixed set each once, in an order that the seed decides."""
@@ -310,15 +281,19 @@ class ReasoningGym:
         drawn: set[str] = set()
         misses = 0
         for task, entry in self._entries(name, seed):
-            if entry.question not in drawn and self._usable(task, entry):
-                misses = 0
-                if distinct:
-                    drawn.add(entry.question)
+            held_out = is_held_out(f"{name}\n{entry.question}", self.held_out)
+            usable = held_out == (self.split == "held-out") and entry.answer != "" and entry.question not in drawn
+            try:
+                if usable:
+                    task.require_sound(entry)
+            except BrokenEntryError:
+                usable = False
+            misses = 0 if usable else misses + 1
+            if misses == _PATIENCE:
+                break
+            if usable:
+                drawn |= {entry.question} if distinct else set()
                 yield self._prompt(name, entry)
-            else:
-                misses += 1
-                if misses == _PATIENCE:
-                    break
         found = f"only {len(drawn)} different questions of {name} are" if distinct else f"no question of {name} is"
         raise UserError(
             f"{found} in the split {self.split!r} with held_out = {self.held_out}: hold out more or less, set a smaller"
@@ -328,27 +303,21 @@ class ReasoningGym:
     def _entries(self, name: str, seed: int) -> Iterator[tuple[Task, Entry]]:
         rng = random.Random(f"{name} {seed}")
         while True:
-            task = self._task(name, seed=rng.getrandbits(31), size=_CHUNK)
+            with self._refusals(name):
+                task = Task(name, self.config[name], seed=rng.getrandbits(31), size=_CHUNK)
             for index in range(_CHUNK):
-                try:
+                with self._refusals(name):
                     entry = task.entry(index)
-                except Exception as error:
-                    raise UserError(
-                        f"reasoning-gym could not make an entry of {name} with config {self.config[name]}:"
-                        f" {type(error).__name__}: {error}"
-                    ) from error
                 yield task, entry
 
-    def _usable(self, task: Task, entry: Entry) -> bool:
-        """Say whether an entry is of this split, can be answered, and is scored as it should be."""
-        held_out = is_held_out(f"{task.name}\n{entry.question}", self.held_out)
-        if held_out != (self.split == "held-out") or entry.answer == "":
-            return False
+    @contextmanager
+    def _refusals(self, name: str) -> Iterator[None]:
         try:
-            task.require_sound(entry)
-        except BrokenEntryError:
-            return False
-        return True
+            yield
+        except Exception as error:
+            raise UserError(
+                f"the task {name} of reasoning-gym refuses config {self.config[name]}: {type(error).__name__}: {error}"
+            ) from error
 
     def _prompt(self, name: str, entry: Entry) -> Prompt:
         text = f"{name}\n{entry.question}".encode("utf-8", "replace")
@@ -360,33 +329,24 @@ class ReasoningGym:
             info={"task": name, "config": self.config[name], "metadata": entry.metadata},
         )
 
-    def _task(self, name: str, *, seed: int, size: int) -> Task:
-        try:
-            return Task(name, self.config[name], seed=seed, size=size)
-        except Exception as error:
-            raise UserError(
-                f"the task {name} of reasoning-gym refuses config {self.config[name]}: {type(error).__name__}: {error}"
-            ) from error
-
 
 def _configs(config: Mapping[str, Any], weights: Mapping[str, float]) -> dict[str, dict[str, Any]]:
     """Return the settings of each task, after checking the names of tasks and settings."""
     for name in weights:
         _require_task(name)
-    tables = {next(iter(weights)): config} if len(weights) == 1 else config
+    first = next(iter(weights))
+    tables = {first: config} if len(weights) == 1 else config
     for name, table in tables.items():
         if name not in weights or not isinstance(table, Mapping):
-            first = next(iter(weights))
             raise UserError(
                 f"config.{name} is not a table of one of the tasks: with several tasks, config has a table for each,"
                 f" config.{first} = {{ … }}.{nearest(name, weights)}"
             )
-        known = config_fields(name)
-        for key in table:
-            if key not in known:
-                raise UserError(
-                    f"config.{key} is no setting of the task {name}.{nearest(key, known)} Known: {listing(known)}"
-                )
+        known = [field.name for field in fields(_registry()[name][1]) if field.name not in ("seed", "size")]
+        for key in table.keys() - set(known):
+            raise UserError(
+                f"config.{key} is no setting of the task {name}.{nearest(key, known)} Known: {listing(known)}"
+            )
     return {name: dict(tables.get(name, {})) for name in weights}
 
 

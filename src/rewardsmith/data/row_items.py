@@ -1,25 +1,42 @@
-"""One row of a data file as a typed item: a prompt, a demonstration, a pair, a group, or a graded answer.
+"""Prompts, demonstrations, pairs, groups and grades from files: JSON lines and Parquet, in the schema that verl uses.
+
+    source = Jsonl(path="data/train.jsonl", system="Reason step by step.")
+    source.check()                       # every row once; a `UserError` names the bad ones
+    for prompt in source.prompts(seed=0):
+        ...                              # every row once, in an order that the seed decides
+
+Pairs, groups and grades have the forms of TRL's preference data sets, of UltraFeedback and of RewardBench, among
+others:
 
     {"prompt": "Why?", "chosen": "Because …", "rejected": "No idea."}
-    {"prompt": [user], "chosen": [assistant], "rejected": [assistant]}
     {"chosen": [user, assistant], "rejected": [user, assistant]}               the prompt is what both begin with
     {"prompt": "Why?", "candidates": ["Because …", "No idea."], "scores": [8, 2]}
     {"prompt": "Why?", "candidates": ["a", "b", "c"], "ranking": "B > A = C"}
-    {"src_text": "你好", "src_lang": "zh", "trg_lang": "en", "mt_texts": ["Hello", "Bye"], "scores": [9, 1]}
-    {"prompt": "7+5?", "response": "12", "grade": 1.0, "right": true, "sound": true}
     {"prompt": "7+5?", "response": "12", "points": 7, "out_of": 10}
 
-These are the forms of TRL's preference data sets, of UltraFeedback and of RewardBench, among others.
+`docs/data.md` has the schema and the settings.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import random
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
 
+from pydantic import BeforeValidator, Field
+
+from rewardsmith.data.readers import Place, find_files, names_of, read_rows, where
 from rewardsmith.data.rows import (
     ABSENT,
+    ANSWER,
+    ID,
     MESSAGES,
+    PROMPT,
+    RESPONSE,
+    SOURCE,
+    BadRows,
     Columns,
     Layout,
     Row,
@@ -32,9 +49,12 @@ from rewardsmith.data.rows import (
     messages_of,
     no_column,
     number_of,
+    printable,
     text_of,
 )
 from rewardsmith.data.source import Reads
+from rewardsmith.errors import UserError, nearest
+from rewardsmith.storage import file_facts
 from rewardsmith.text.rankings import letters_of, parse_ranking
 from rewardsmith.types import Demonstration, Graded, Message, Preference, Prompt, Ranking
 
@@ -43,26 +63,10 @@ RowItem = Prompt | Demonstration | Preference | Ranking | Graded
 SOURCE_TEXT = "src_text"
 """Where the info of a prompt has the text to translate, whatever the column is called."""
 
-_RANKING_FORMS = (
-    'it must be text such as "A > B = C", a list of letters such as ["A", ["B", "C"]], or a list of ranks, 1 the best'
-)
-
-Convert = Callable[[Row, str, int], RowItem]
-"""Makes an item of a row; the name of its file and its number there name a row that has no id of its own."""
+_ONE_ROW_PER_PROMPT = ("prompts", "demonstrations")
 
 
-def converters(layout: Layout, columns: Columns, out_of: float | None = None) -> dict[Reads, Convert]:
-    """Return how a row becomes an item of each kind; `out_of` are the points in all, in rows that do not say."""
-    return {
-        "prompts": layout.prompt_of,
-        "demonstrations": layout.demonstration_of,
-        "preferences": PreferenceRows(layout, columns).read,
-        "rankings": RankingRows(layout, columns).read,
-        "graded": GradedRows(layout, columns, out_of).read,
-    }
-
-
-# ---- pairs -------------------------------------------------------------------------------------------------------
+# ---- one row -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -91,9 +95,7 @@ class PreferenceRows:
 
     def _answer(self, row: Row, side: str, what: str) -> tuple[str, list[Message], str]:
         """Return the column of an answer, the messages before it, and the answer."""
-        name, value = self.columns.find(row, side)
-        if value is ABSENT:
-            raise self.columns.missing(row, side, what)
+        name, value = self.columns.require(row, side, what)
         if isinstance(value, str):
             return name, [], value
         *lead, last = messages_of(name, value)
@@ -110,11 +112,11 @@ class PreferenceRows:
                 raise self.layout.no_prompt(row, also=f" and no messages in {chosen_at} before the answer")
             return lead
         messages = messages_of(name, value)
-        if not lead or _ends_with(messages, lead):
+        if not lead or messages[-len(lead) :] == lead:
             return messages
         # The column may have less than the conversation: no system message, or only one of its user messages.
         text = value.strip() if isinstance(value, str) else None
-        if _ends_with(lead, messages) or any(m.role == "user" and m.content.strip() == text for m in lead):
+        if lead[-len(messages) :] == messages or any(m.role == "user" and m.content.strip() == text for m in lead):
             return lead
         raise RowError(f"{chosen_at} begins with other messages than {name}: leave one of the two out")
 
@@ -123,29 +125,17 @@ class PreferenceRows:
         tied_at, value = self.columns.find(row, "tied")
         tied = value is not ABSENT and flag_of(tied_at, value)
         if "chosen_score" in self.columns.named:
-            scores = []
-            for key in ("chosen_score", "rejected_score"):
-                name, value = self.columns.find(row, key)
-                if value is ABSENT:
-                    raise self.columns.missing(row, key, "a score of its answer")
-                scores.append(number_of(name, value))
-            chosen, rejected = scores
-            if chosen < rejected:
-                raise RowError(f"the score of chosen is {chosen:g} and of rejected {rejected:g}: swap the answers")
-            tied = tied or chosen == rejected
-            return (0.0 if tied else round(chosen - rejected, 9)), tied, [tied_at]
-        name, value = self.columns.find(row, "margin")
-        margin = 0.0 if value is ABSENT else number_of(name, value)
+            keys = ("chosen_score", "rejected_score")
+            chosen, rejected = (number_of(*self.columns.require(row, key, "a score of its answer")) for key in keys)
+            name, margin = "the score of chosen less that of rejected", round(chosen - rejected, 9)
+            tied = tied or not margin
+            margin = 0.0 if tied and margin > 0 else margin
+        else:
+            name, value = self.columns.find(row, "margin")
+            margin = 0.0 if value is ABSENT else number_of(name, value)
         if margin < 0:
             raise RowError(f"{name} is {margin:g}: by how much the chosen is better, at least 0; swap the answers")
         return margin, tied, [tied_at, name]
-
-
-def _ends_with(messages: Sequence[Message], last: Sequence[Message]) -> bool:
-    return len(messages) >= len(last) and list(messages[len(messages) - len(last) :]) == list(last)
-
-
-# ---- groups ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -158,9 +148,7 @@ class RankingRows:
 
     def read(self, row: Row, file: str, number: int) -> Ranking:
         """Return the group of a row."""
-        name, value = self.columns.find(row, "candidates")
-        if value is ABSENT:
-            raise self.columns.missing(row, "candidates", "the answers")
+        name, value = self.columns.require(row, "candidates", "the answers")
         candidates = [text_of(f"{name}[{i}]", text) for i, text in enumerate(list_of(name, value))]
         if len(candidates) < 2:
             raise RowError(f"{name} has {len(candidates)}: a group needs at least 2 answers")
@@ -211,43 +199,29 @@ def _by_rank(name: str, value: object, count: int) -> list[float]:
     if isinstance(value, list) and value and all(isinstance(rank, int | float) for rank in value):
         ranks = _by_score(name, value, count)
         if min(ranks) < 1:
-            raise RowError(
-                f"{name} has the rank {min(ranks):g}: ranks begin with 1, the best, and there is one for each answer in"
-                " the order of the answers; if these are the answers in the order of their quality, write letters"
-            )
+            raise RowError(f"{name} has the rank {min(ranks):g}: ranks begin with 1, the best, one for each answer")
         below = sorted(set(ranks), reverse=True)
         return [float(below.index(rank)) for rank in ranks]
     try:
+        text = " > ".join(map(" = ".join, value)) if isinstance(value, list) else value
+        if not isinstance(text, str) or len(text.strip().splitlines()) > 1:
+            raise ValueError("no ranking")
         letters = letters_of(count)
-        levels = parse_ranking(_ranking_text(name, value), letters, "ranking").levels
-    except ValueError as error:  # too many candidates, or unparsable
-        raise RowError(f"{name} is {describe(value)}: {error}; {_RANKING_FORMS}") from None
+        levels = parse_ranking(text, letters, "ranking").levels
+    except (TypeError, ValueError) as error:  # too many candidates, or unparsable
+        forms = 'one line such as "A > B = C", a list such as ["A", ["B", "C"]], or a list of ranks, 1 the best'
+        raise RowError(f"{name} is {describe(value)}: {error}; it must be {forms}") from None
     place = {letter: float(below) for below, level in enumerate(reversed(levels)) for letter in level}
     return [place[letter] for letter in letters]
 
 
-def _ranking_text(name: str, value: object) -> str:
-    if isinstance(value, str):
-        if len(value.strip().splitlines()) > 1:
-            raise RowError(f"{name} is {describe(value)}: it has several lines; leave only the one with the ranking")
-        return value
-    levels = [level if isinstance(level, list) else [level] for level in value] if isinstance(value, list) else []
-    letters = [letter for level in levels for letter in level]
-    if not letters or not all(isinstance(letter, str) and len(letter) == 1 for letter in letters):
-        raise RowError(f"{name} is {describe(value)}: {_RANKING_FORMS}")
-    return " > ".join(" = ".join(level) for level in levels)
-
-
-# ---- grades ------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class GradedRows:
-    """Converts rows to answers with grades; `out_of` are the points in all, in rows that do not say."""
+    """Converts rows to answers with grades from 0 to `out_of`, in rows that do not say."""
 
     layout: Layout
     columns: Columns
-    out_of: float | None = None
+    out_of: float = 1.0
 
     def read(self, row: Row, file: str, number: int) -> Graded:
         """Return the graded answer of a row."""
@@ -256,36 +230,171 @@ class GradedRows:
         if response is ABSENT:
             raise no_column(response_at, row, "response_column says where a row has the answer that was graded")
         messages, messages_at = self.layout.prompt_messages(row)
-        grade, used = self._grade(row)
-        flags: dict[str, bool | None] = {}
+        grade_at, grade = self.columns.require(row, "grade", "a grade")
+        total_at, total = self.columns.find(row, "out_of")
+        points = float(grade) if isinstance(grade, bool) else number_of(grade_at, grade)
+        total = self.out_of if total is ABSENT else number_of(total_at, total)
+        if not 0 <= points <= total or total <= 0:
+            raise RowError(f"{grade_at} is {points:g} out of {total:g}: set out_of to the points that there are in all")
+        used, flags = [messages_at, response_at, grade_at, total_at], dict[str, bool | None]()
         for key in ("right", "sound"):
             name, value = self.columns.find(row, key)
             flags[key] = None if value is ABSENT else flag_of(name, value)
             used.append(name)
-        prompt = self.layout.prompt_with(row, messages, [*used, messages_at, response_at], file, number)
+        prompt = self.layout.prompt_with(row, messages, used, file, number)
         with field_errors(response_at):
-            return Graded(prompt, text_of(response_at, response), grade, flags["right"], flags["sound"])
+            return Graded(prompt, text_of(response_at, response), points / total, **flags)
 
-    def _grade(self, row: Row) -> tuple[float, list[str]]:
-        """Return the grade from 0 to 1, and the columns that say so; a column of points that is named comes first."""
-        points_at, points = self.columns.find(row, "points")
-        named = self.columns.named
-        points_first = "points" in named and "grade" not in named and points is not ABSENT
-        name, value = self.columns.find(row, "grade")
-        if value is not ABSENT and not points_first:
-            grade = float(value) if isinstance(value, bool) else number_of(name, value)
-            if not 0 <= grade <= 1:
-                raise RowError(
-                    f'{name} is {grade:g}: from 0 to 1. For points, set columns.points = "{name}" and out_of'
-                )
-            return grade, [name]
-        if points is ABSENT:
-            raise self.columns.missing(row, "grade", "a grade from 0 to 1", "points")
-        points = number_of(points_at, points)
-        total_at, value = self.columns.find(row, "out_of")
-        total = self.out_of if value is ABSENT else number_of(total_at, value)
-        if total is None:
-            raise RowError(f"there is no {total_at} for {points_at}: out_of says how many points there are in all")
-        if not 0 <= points <= total or total <= 0:
-            raise RowError(f"{points_at} is {points:g} out of {total:g}: from 0 to the points that there are in all")
-        return points / total, [points_at, total_at]
+
+# ---- files -------------------------------------------------------------------------------------------------------
+
+
+def _path(value: object) -> object:
+    """Refuse in one sentence: of a union, pydantic reports what is wrong with each of its members."""
+    if isinstance(value, str) or (isinstance(value, list) and all(isinstance(item, str) for item in value)):
+        return value
+    raise ValueError("must be a path, or a list of paths")
+
+
+class RowFileSource:
+    """Rows of files. One pass per call: every row once, then the end."""
+
+    suffixes: ClassVar[Sequence[str]]
+
+    def __init__(
+        self,
+        *,
+        path: Annotated[
+            str | list[str],
+            BeforeValidator(_path),
+            Field(description="a file, a folder, a pattern such as data/*.jsonl, or a list of those"),
+        ],
+        system: Annotated[str | None, Field(description="system message of every prompt, instead of its own")] = None,
+        limit: Annotated[int | None, Field(ge=1, description="read only the first rows")] = None,
+        shuffle: Annotated[bool, Field(description="a new order for each pass; false: as in the files")] = True,
+        source: Annotated[str | None, Field(description="source of every prompt, instead of the column")] = None,
+        prompt_column: Annotated[str, Field(min_length=1, description="messages, or text")] = PROMPT,
+        answer_column: Annotated[str, Field(min_length=1, description="ground truth; rows may lack it")] = ANSWER,
+        source_column: Annotated[str, Field(min_length=1, description="name of the data set or task")] = SOURCE,
+        response_column: Annotated[str, Field(min_length=1, description="answer to imitate")] = RESPONSE,
+        id_column: Annotated[str, Field(description='unique name of a row; "" numbers the rows')] = ID,
+        columns: Annotated[
+            dict[str, str] | None,
+            Field(description="other names for the columns of pairs, groups and grades, such as { chosen = 'good' }"),
+        ] = None,
+        out_of: Annotated[float, Field(gt=0, description="grades: points in all, in rows that do not say")] = 1.0,
+    ) -> None:
+        self.path = path
+        self.limit = limit
+        self.shuffle = shuffle
+        self.layout = layout = Layout(
+            prompt=prompt_column,
+            answer=answer_column,
+            source=source_column,
+            response=response_column,
+            id=id_column,
+            system=None if system is None else Message("system", system),
+            named=source,
+        )
+        named = Columns(columns)
+        self._converters: dict[Reads, Callable[[Row, str, int], RowItem]] = {
+            "prompts": layout.prompt_of,
+            "demonstrations": layout.demonstration_of,
+            "preferences": PreferenceRows(layout, named).read,
+            "rankings": RankingRows(layout, named).read,
+            "graded": GradedRows(layout, named, out_of).read,
+        }
+
+    def prompts(self, seed: int) -> Iterator[Prompt]:
+        """Yield the prompt of every row once; the same seed gives the same order."""
+        return self._pass(seed, "prompts")
+
+    def demonstrations(self, seed: int) -> Iterator[Demonstration]:
+        """Yield every row once, as a prompt with an answer to imitate."""
+        return self._pass(seed, "demonstrations")
+
+    def preferences(self, seed: int) -> Iterator[Preference]:
+        """Yield every row once, as a pair of answers."""
+        return self._pass(seed, "preferences")
+
+    def rankings(self, seed: int) -> Iterator[Ranking]:
+        """Yield every row once, as a group of answers with scores."""
+        return self._pass(seed, "rankings")
+
+    def graded(self, seed: int) -> Iterator[Graded]:
+        """Yield every row once, as an answer with a grade."""
+        return self._pass(seed, "graded")
+
+    def check(self, *, of: Reads = "prompts") -> None:
+        """Read every row once, and report what is wrong with the first bad ones in one `UserError`."""
+        files = self.files()
+        rows, bad = 0, BadRows(skip=False)
+        answered, last = False, None
+        for place, item in self._items(files, None, of):
+            rows += 1
+            if isinstance(item, RowError):
+                bad.note(where(files, place), item)
+            else:
+                last = _prompt_in(item)
+                answered = answered or last.answer is not None
+        bad.settle(rows, remedy="")
+        if last is not None and not answered and self.layout.answer != ANSWER:
+            raise UserError(
+                f'answer_column is "{printable(self.layout.answer, 60)}", but no row has a value there.'
+                f"{nearest(self.layout.answer, [printable(name, 60) for name in last.info])}"
+            )
+
+    def files(self) -> list[Path]:
+        """Return the files that `path` means; a `UserError` says that there are none."""
+        return find_files(self.path, self.suffixes)
+
+    def facts(self) -> dict[str, Any]:
+        """Return path, size and hash of the files, for the record of a run."""
+        return {"files": [file_facts(file) for file in self.files()]}
+
+    def _pass(self, seed: int, of: Reads) -> Iterator[Any]:
+        files = self.files()
+        for place, item in self._items(files, random.Random(seed) if self.shuffle else None, of):
+            if isinstance(item, RowError):
+                raise UserError(f"{where(files, place)}: {item}")
+            yield item
+
+    def _items(
+        self, files: Sequence[Path], rng: random.Random | None, of: Reads
+    ) -> Iterator[tuple[Place, RowItem | RowError]]:
+        """Yield the item of each row, or what is wrong with it; ids must be unique, or name one prompt."""
+        convert, names, unique = self._converters[of], names_of(files), of in _ONE_ROW_PER_PROMPT
+        known: dict[str, tuple[Place, int]] = {}
+        for place, row in read_rows(files, limit=self.limit, rng=rng):
+            try:
+                if isinstance(row, RowError):
+                    raise row
+                item = convert(row, names[place.file], place.number)
+                prompt = _prompt_in(item)
+                content = 0 if unique else hash(tuple((m.role, m.content) for m in prompt.messages))
+                other, same = known.setdefault(prompt.id, (place, content))
+                if other is not place and (unique or same != content):
+                    raise RowError(
+                        f'the id "{prompt.id[:100]}" is also that of {where(files, other)}: make the ids unique, or'
+                        ' set id_column = "" to number the rows'
+                    )
+            except RowError as error:
+                yield place, error
+            else:
+                yield place, item
+
+
+def _prompt_in(item: RowItem) -> Prompt:
+    return item if isinstance(item, Prompt) else item.prompt
+
+
+class Jsonl(RowFileSource):
+    """Rows of JSON lines files, in verl's schema."""
+
+    suffixes = (".jsonl", ".ndjson")
+
+
+class Parquet(RowFileSource):
+    """Rows of Parquet files, in verl's schema."""
+
+    suffixes = (".parquet",)

@@ -54,13 +54,13 @@ class BadRows:
     def __init__(self, *, skip: bool) -> None:
         self._skip = skip
         self.count = 0
-        self.first: list[tuple[str, str]] = []
+        self._first: list[tuple[str, str]] = []
 
     def note(self, where: str, error: Exception) -> None:
         """Add a bad row: its file and number, and the field, its value and the remedy."""
         self.count += 1
-        if len(self.first) < MAX_LISTED:
-            self.first.append((printable(where, 300), printable(str(error))))
+        if len(self._first) < MAX_LISTED:
+            self._first.append((printable(where, 300), printable(str(error))))
 
     def settle(self, total: int, remedy: str = "\nFix them, or use --skip-bad to leave them out") -> None:
         """Raise a `UserError` if there are bad rows that may not be skipped, or if none of `total` is good."""
@@ -70,13 +70,8 @@ class BadRows:
             raise UserError(self._listed(f"none of the {total:,} rows can be used"))
 
     def _listed(self, heading: str) -> str:
-        by_reason: dict[str, list[str]] = {}  # often it is one mistake in many rows
-        for where, why in self.first[:MAX_SHOWN]:
-            by_reason.setdefault(why, []).append(f"  {where}")
         more = f"; the first {MAX_SHOWN}" if self.count > MAX_SHOWN else ""
-        return "\n".join(
-            [f"{heading}{more}:", *(line for why, at in by_reason.items() for line in (*at, f"    {why}"))]
-        )
+        return "\n".join([f"{heading}{more}:", *(f"  {where}\n    {why}" for where, why in self._first[:MAX_SHOWN])])
 
     def __str__(self) -> str:
         """Return what was left out, "" for nothing."""
@@ -84,7 +79,7 @@ class BadRows:
 
     def as_json(self) -> dict[str, Any]:
         """Return the same for the provenance."""
-        return {"rows": self.count, "first": [{"where": where, "why": why} for where, why in self.first]}
+        return {"rows": self.count, "first": [{"where": where, "why": why} for where, why in self._first]}
 
 
 # ---- fields ------------------------------------------------------------------------------------------------------
@@ -136,8 +131,7 @@ def no_column(name: str, columns: Collection[str], what: str, *, also: str = "")
     if name in columns:
         return RowError(f"{name} is null: {what}")
     names = [printable(column, 40) for column in islice(columns, 1_000)]
-    known = listing(names[:_MAX_NAMES]) + (f" and {len(columns) - _MAX_NAMES} more" if names[_MAX_NAMES:] else "")
-    return RowError(f"there is no {name}{also}: {what}.{nearest(name, names)} There is: {known}")
+    return RowError(f"there is no {name}{also}: {what}.{nearest(name, names)} There is: {listing(names[:_MAX_NAMES])}")
 
 
 def text_of(name: str, value: object) -> str:
@@ -149,11 +143,9 @@ def text_of(name: str, value: object) -> str:
 
 def number_of(name: str, value: object) -> float:
     """Return a value that must be a finite number."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise RowError(f"{name} is {describe(value)}: it must be a number")
     try:
         return finite(name, value)
-    except ValueError:
+    except (TypeError, ValueError):
         raise RowError(f"{name} is {describe(value)}: it must be a finite number") from None
 
 
@@ -191,19 +183,13 @@ def messages_of(name: str, value: object) -> list[Message]:
 
 
 def _message(name: str, value: object) -> Message:
-    if not isinstance(value, Mapping):
-        raise RowError(f"{name} is {describe(value)}: a message is a table with role and content")
-    fields = {key: item for key, item in value.items() if item is not None}
-    for key in ("role", "content"):
-        if key not in fields:
-            raise RowError(f"{name} has no {key}.{nearest(key, fields)} It has: {listing(list(fields)[:_MAX_NAMES])}")
-        text_of(f"{name}.{key}", fields[key])
+    fields = {key: item for key, item in value.items() if item is not None} if isinstance(value, Mapping) else None
     # A tool call or an image is part of the conversation: a chat without it would be another chat.
-    other = next((key for key in fields if key not in ("role", "content")), None)
-    if other is not None:
-        raise RowError(f"{name} has a field {describe(other)}: a message has role and content only; leave it out")
+    if fields is None or fields.keys() != {"role", "content"}:
+        has = describe(value) if fields is None else f"a table of {listing(list(fields)[:_MAX_NAMES])}"
+        raise RowError(f"{name} is {has}: a message is a table with role and content, and nothing else")
     with field_errors(name):
-        return Message(fields["role"], fields["content"])
+        return Message(*(text_of(f"{name}.{key}", fields[key]) for key in ("role", "content")))
 
 
 @contextmanager
@@ -219,26 +205,12 @@ def field_errors(name: str) -> Iterator[None]:
 # ---- columns -----------------------------------------------------------------------------------------------------
 
 DEFAULT_COLUMNS: Mapping[str, tuple[str, ...]] = {
-    # pairs
-    "chosen": ("chosen",),
-    "rejected": ("rejected",),
-    "margin": ("margin",),
-    "tied": ("tied",),
-    "chosen_score": (),
-    "rejected_score": (),
-    "subset": ("subset",),
-    # groups
-    "candidates": ("candidates", "mt_texts", "responses"),
-    "scores": ("scores",),
-    "ranking": ("ranking",),
-    "analysis": ("analysis",),
-    "source_text": ("src_text",),
-    # grades
-    "grade": ("grade",),
-    "points": ("points",),
-    "out_of": ("out_of",),
-    "right": ("right",),
-    "sound": ("sound",),
+    **{key: (key,) for key in ("chosen", "rejected", "margin", "tied", "subset")},
+    **{"chosen_score": (), "rejected_score": ()},
+    **{"candidates": ("candidates", "mt_texts", "responses"), "source_text": ("src_text",)},
+    **{key: (key,) for key in ("scores", "ranking", "analysis")},
+    "grade": ("points", "grade"),
+    **{key: (key,) for key in ("out_of", "right", "sound")},
 }
 """The columns in which the parts of pairs, groups and grades are searched, the first of them first."""
 
@@ -248,12 +220,10 @@ class Columns:
 
     def __init__(self, named: Mapping[str, str] | None = None) -> None:
         self.named = dict(named or {})
-        for key, name in self.named.items():
+        for key in self.named:
             if key not in DEFAULT_COLUMNS:
                 known = f"{nearest(key, DEFAULT_COLUMNS)} Known: {listing(DEFAULT_COLUMNS)}"
                 raise UserError(f"columns.{key} is not known: columns says which column holds what.{known}")
-            if not name:
-                raise UserError(f"columns.{key} is empty: name a column, or leave it out")
         if ("chosen_score" in self.named) != ("rejected_score" in self.named):
             raise UserError("columns has one of chosen_score and rejected_score: a margin is the difference of the two")
 
@@ -269,6 +239,13 @@ class Columns:
             if value is not ABSENT:
                 return name, value
         return (names[0] if names else key), ABSENT
+
+    def require(self, row: Row, key: str, what: str) -> tuple[str, Any]:
+        """Return the same; a `RowError` where the row has no such column."""
+        name, value = self.find(row, key)
+        if value is ABSENT:
+            raise self.missing(row, key, what)
+        return name, value
 
     def missing(self, row: Row, key: str, what: str, *others: str) -> RowError:
         """Return the error for a row that lacks it, or any of the others instead."""
@@ -309,25 +286,20 @@ class Layout:
     def demonstration_of(self, row: Row, file: str, number: int) -> Demonstration:
         """Return the prompt of a row with the answer to imitate."""
         response = find(row, self.response)
-        if response is not ABSENT:
-            if not isinstance(response, str) or not response:
-                raise RowError(f"{self.response} is {describe(response)}: it must be text, and not empty")
-            messages, used = self.prompt_messages(row)
-            prompt = self.prompt_with(row, messages, [used, self.response], file, number)
-            with field_errors(self.response):
-                return Demonstration(prompt, response)
-        chat_answers = self.chat_asks and self.response == RESPONSE
-        chat = find(row, MESSAGES)
-        if not chat_answers or chat is ABSENT:
-            what = "response_column says where a row has the answer to imitate"
-            raise no_column(self.response, row, what, also=f" and no {MESSAGES}" if chat_answers else "")
-        *before, last = messages_of(MESSAGES, chat)
-        if last.role != "assistant" or not last.content:
-            raise RowError(
-                f"the last of {MESSAGES} has the role {describe(last.role)} and {len(last.content)} characters:"
-                " a demonstration ends with the assistant's answer"
-            )
-        return Demonstration(self.prompt_with(row, _not_empty(before), [MESSAGES], file, number), last.content)
+        chat = find(row, MESSAGES) if self.chat_asks and self.response == RESPONSE else ABSENT
+        if response is ABSENT and chat is not ABSENT:  # the whole conversation, whatever a column `prompt` has of it
+            *messages, last = messages_of(MESSAGES, chat)
+            if last.role != "assistant" or not last.content or not messages:
+                raise RowError(f"{MESSAGES} has no answer to imitate: it ends with the assistant's, after a prompt")
+            return Demonstration(self.prompt_with(row, messages, [MESSAGES], file, number), last.content)
+        if response is ABSENT:
+            raise no_column(self.response, row, "response_column says where a row has the answer to imitate")
+        if not isinstance(response, str) or not response:
+            raise RowError(f"{self.response} is {describe(response)}: it must be text, and not empty")
+        messages, used = self.prompt_messages(row)
+        prompt = self.prompt_with(row, messages, [used, self.response], file, number)
+        with field_errors(self.response):
+            return Demonstration(prompt, response)
 
     def no_prompt(self, row: Row, *, also: str = f" and no {MESSAGES}") -> RowError:
         """Return the error for a row without a prompt."""
@@ -343,7 +315,10 @@ class Layout:
         if not self.chat_asks or chat is ABSENT:
             raise self.no_prompt(row)
         messages = messages_of(MESSAGES, chat)
-        return _not_empty(messages[:-1] if messages[-1].role == "assistant" else messages), MESSAGES
+        messages = messages[:-1] if messages[-1].role == "assistant" else messages
+        if not messages:
+            raise RowError(f"{MESSAGES} has nothing but the answer: a prompt needs at least one message before it")
+        return messages, MESSAGES
 
     def prompt_with(
         self, row: Row, messages: list[Message], used: list[str], file: str, number: int, *, subset: str = ""
@@ -389,9 +364,3 @@ def _verl_id(row: Row, source: str) -> str | None:
     """Return source, split and index, which verl's rows are known by."""
     index, split = (name_of(find(row, f"extra_info.{key}")) for key in ("index", "split"))
     return "-".join(part for part in (source, split, index) if part) if index else None
-
-
-def _not_empty(messages: list[Message]) -> list[Message]:
-    if not messages:
-        raise RowError(f"{MESSAGES} has nothing but the answer: a prompt needs at least one message before it")
-    return messages

@@ -33,16 +33,9 @@ _MAX_MISSES = 20_000  # draws; with the smallest share of 0.001, bad luck that l
 class Source(Protocol):
     """Gives prompts, and whatever else it has.
 
-    A source may have more of the methods that `Reads` names. Each takes a seed and yields items; the same seed gives
-    the same ones in the same order.
-
-        demonstrations(seed) -> Iterator[Demonstration]     answers to imitate
-        preferences(seed) -> Iterator[Preference]           pairs of answers, one better
-        rankings(seed) -> Iterator[Ranking]                 groups of answers with scores
-        graded(seed) -> Iterator[Graded]                    answers with grades
-
-    It may have a method `check(*, of: Reads = "prompts")` too: it is called before any model is loaded, and raises a
-    `UserError` that names what is wrong.
+    A source may have more of the methods that `Reads` names: each takes a seed and yields items of the type in
+    `ITEM_TYPES`, the same ones in the same order for the same seed. It may have `check(*, of: Reads = "prompts")` too:
+    it is called before any model is loaded, and raises a `UserError` that names what is wrong.
     """
 
     def prompts(self, seed: int) -> Iterator[Prompt]:
@@ -82,38 +75,24 @@ class CheckedSource:
         for of in ITEM_TYPES:
             if hasattr(source, of):
                 setattr(self, of, partial(self._items, of))
-        if hasattr(source, "check"):
-            self.check = self._check
-        if hasattr(source, "facts"):
-            self.facts = source.facts
+        for method in ("check", "facts"):
+            if hasattr(source, method):
+                setattr(self, method, getattr(source, method))
 
     def prompts(self, seed: int) -> Iterator[Prompt]:
         """Yield prompts."""
         return self._items("prompts", seed)
 
-    def _check(self, **settings: Any) -> None:
-        try:
-            self._source.check(**settings)
-        except UserError:
-            raise
-        except Exception as error:  # a user's own class may raise anything
-            raise self._raised("check", error) from error
-
     def _items(self, of: Reads, seed: int) -> Iterator[Any]:
         item_type = ITEM_TYPES[of]
-        expected = f"{of}(seed) must yield rewardsmith.{item_type.__name__} objects"
         try:
-            items = getattr(self._source, of)(seed)
-            if not hasattr(items, "__iter__"):
-                raise UserError(f"{self._label}: {of}() returned a {type(items).__name__}: {expected}")
-            for item in items:
+            for item in getattr(self._source, of)(seed):
                 if not isinstance(item, item_type):
-                    raise UserError(f"{self._label}: {of}() yielded a {type(item).__name__}: {expected}")
+                    expected = f"it must yield rewardsmith.{item_type.__name__} objects"
+                    raise UserError(f"{self._label}: {of}(seed) yielded a {type(item).__name__}: {expected}")
                 yield item
-        except (UserError, GeneratorExit):
+        except UserError:
             raise
         except Exception as error:
-            raise self._raised(of, error) from error
-
-    def _raised(self, method: str, error: Exception) -> UserError:
-        return UserError(f"{self._label}: {method}() raised {type(error).__name__}: {error}{where_raised(error)}")
+            what = f"{type(error).__name__}: {error}{where_raised(error)}"
+            raise UserError(f"{self._label}: {of}(seed) raised {what}") from error

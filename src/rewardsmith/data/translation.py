@@ -97,118 +97,16 @@ def score_of(errors: int) -> int:
     return max(0, MAX_SCORE - ERROR_COST * errors)
 
 
-def write_analysis(
-    letters: str, compared: Sequence[Sequence[WordPair]], wrong: Sequence[Sequence[bool]], scores: Sequence[float]
-) -> str:
-    """Return the comparison of several translations: each pair is copied and marked, then comes the score.
+# ---- data for a policy and its reward models ---------------------------------------------------------------------
 
-        A:kP.aT.bV!=8
-        B:kW!aT.b-!=6
-        C:kP.aT.bQ.+Q!=8
-
-    A full stop marks a pair as right, an exclamation mark as wrong. The copy makes each check local, and the score at
-    the end of the line makes the ranking one of numbers: a small model can learn both.
-    """
-    lines = []
-    for letter, found, marks, score in zip(letters, compared, wrong, scores, strict=True):
-        marked = (
-            f"{pair.source or '+'}{pair.target or '-'}{'!' if bad else '.'}"
-            for pair, bad in zip(found, marks, strict=True)
-        )
-        lines.append(f"{letter}:{''.join(marked)}={score:g}")
-    return "\n".join(lines)
-
-
-# ---- sentences, candidates and annotators ------------------------------------------------------------------------
-
+Chance = Annotated[float, Field(ge=0, le=1)]
 Words = Annotated[int, Field(ge=2, le=5, description="words in a sentence")]
 MinCandidates = Annotated[int, Field(ge=2, le=4, description="fewest candidates in a group")]
 MaxCandidates = Annotated[int, Field(ge=2, le=4, description="most candidates in a group")]
-Misses = Annotated[float, Field(ge=0, le=1, description="annotator: chance that an error on a hard word is overlooked")]
-Flips = Annotated[float, Field(ge=0, le=1, description="annotator: chance that another word is marked wrongly")]
-Flourishes = Annotated[float, Field(ge=0, le=1, description="chance that a candidate has a word too many")]
-Gaps = Annotated[float, Field(ge=0, le=1, description="chance that another candidate lacks its last word")]
-
-
-class Sentences:
-    """The sentences of a split."""
-
-    def __init__(self, words: int, split: str, held_out: float) -> None:
-        require_share(split, held_out)
-        self._words, self._split, self._held_out = words, split, held_out
-
-    def draw(self, rng: random.Random) -> str:
-        """Return a sentence of the split, drawn evenly from all of them."""
-        what = f"sentence of {self._words} words"
-        draw = lambda: "".join(rng.choices(SOURCE_WORDS, k=self._words))  # noqa: E731
-        return draw_from_split(draw, self._split, self._held_out, what)
-
-
-class CandidateGroups:
-    """Groups of different translations of one sentence.
-
-    Any number of wrong words is equally likely. A wrong word is the false friend half of the time, and any other wrong
-    word else.
-    """
-
-    def __init__(self, min_candidates: int, max_candidates: int, flourishes: float = 0.0, gaps: float = 0.0) -> None:
-        if min_candidates > max_candidates:
-            raise UserError(
-                f"min_candidates is {min_candidates}, more than max_candidates = {max_candidates}: lower one of them"
-            )
-        self._sizes, self._flourishes, self._gaps = (min_candidates, max_candidates), flourishes, gaps
-
-    def draw(self, sentence: str, rng: random.Random) -> list[str]:
-        """Return the candidates of a group."""
-        count = rng.randint(*self._sizes)
-        drawn: dict[str, None] = {}
-        while len(drawn) < count:
-            drawn[self._candidate(sentence, rng)] = None
-        return list(drawn)
-
-    def _candidate(self, sentence: str, rng: random.Random) -> str:
-        words = list(translate(sentence))
-        for i in rng.sample(range(len(words)), rng.randint(0, len(words))):
-            others = [word for word in TARGET_WORDS if word != words[i]]
-            words[i] = FALSE_FRIENDS[sentence[i]] if rng.random() < 0.5 else rng.choice(others)
-        text = "".join(words)
-        if rng.random() < self._flourishes:
-            return text + rng.choice(TARGET_WORDS)
-        return text[:-1] if rng.random() < self._gaps else text
-
-
-class Annotator:
-    """Marks the words of translations, and scores them by the marks: 10 less 2 for each that it holds to be wrong."""
-
-    def __init__(self, misses: float = 0.0, flips: float = 0.0, likes: float = 0.0) -> None:
-        self._misses, self._flips, self._likes = misses, flips, likes
-
-    def judge(self, sentence: str, candidates: Sequence[str], rng: random.Random) -> tuple[str, list[float]]:
-        """Return its comparison of some translations, and a score for each."""
-        compared = [pairs(sentence, text) for text in candidates]
-        wrong = [[self._marks(pair, rng) for pair in found] for found in compared]
-        scores = [self._score(found, marks) for found, marks in zip(compared, wrong, strict=True)]
-        return write_analysis(letters_of(len(candidates)), compared, wrong, scores), scores
-
-    def _marks(self, pair: WordPair, rng: random.Random) -> bool:
-        """Return whether it marks a pair as wrong."""
-        wrong = not pair.right
-        if not pair.source:
-            return wrong and not self._likes
-        if wrong and pair.source in HARD:
-            return rng.random() >= self._misses
-        return wrong != (rng.random() < self._flips)
-
-    def _score(self, found: Sequence[WordPair], wrong: Sequence[bool]) -> float:
-        liked = self._likes * sum(not pair.source for pair in found)
-        return max(0.0, MAX_SCORE - ERROR_COST * sum(wrong) + liked)
-
-
-TRUTH = Annotator()
-"""An annotator without mistakes."""
-
-
-# ---- data for a policy and its reward models ---------------------------------------------------------------------
+Misses = Annotated[Chance, Field(description="annotator: chance that an error on a hard word is overlooked")]
+Flips = Annotated[Chance, Field(description="annotator: chance that another word is marked wrongly")]
+Flourishes = Annotated[Chance, Field(description="chance that a demonstration or a candidate has a word too many")]
+Gaps = Annotated[Chance, Field(description="chance that another candidate lacks its last word")]
 
 
 class Translation:
@@ -221,14 +119,10 @@ class Translation:
         split: Split = "train",
         held_out: HeldOut = 0.1,
         false_friends: Annotated[
-            float, Field(ge=0, le=1, description="demonstrations: chance of a false friend for a hard word")
+            Chance, Field(description="demonstrations: chance of a false friend for a hard word")
         ] = 0.6,
-        slips: Annotated[
-            float, Field(ge=0, le=1, description="demonstrations: chance of a false friend for another word")
-        ] = 0.2,
-        flourishes: Annotated[
-            float, Field(ge=0, le=1, description="chance that a demonstration or a candidate has a word too many")
-        ] = 0.0,
+        slips: Annotated[Chance, Field(description="demonstrations: chance of a false friend for another word")] = 0.2,
+        flourishes: Flourishes = 0.0,
         gaps: Gaps = 0.0,
         min_candidates: MinCandidates = 2,
         max_candidates: MaxCandidates = 4,
@@ -239,16 +133,21 @@ class Translation:
             Field(ge=0, le=10, description="annotator: points that it adds for a word too many, in place of an error"),
         ] = 0.0,
     ) -> None:
-        self._sentences = Sentences(words, split, held_out)
-        self._false_friends, self._slips, self._flourishes = false_friends, slips, flourishes
-        self._groups = CandidateGroups(min_candidates, max_candidates, flourishes, gaps)
-        self._annotator = Annotator(misses, flips, likes)
+        require_share(split, held_out)
+        if min_candidates > max_candidates:
+            raise UserError(
+                f"min_candidates is {min_candidates}, more than max_candidates = {max_candidates}: lower one of them"
+            )
+        self._words, self._split, self._held_out = words, split, held_out
+        self._false_friends, self._slips, self._flourishes, self._gaps = false_friends, slips, flourishes, gaps
+        self._sizes = min_candidates, max_candidates
+        self._misses, self._flips, self._likes = misses, flips, likes
 
     def prompts(self, seed: int) -> Iterator[Prompt]:
         """Yield sentences of this split without end; the answer is the right translation."""
         rng = random.Random(seed)
         while True:
-            yield prompt_of(self._sentences.draw(rng))
+            yield prompt_of(self._sentence(rng))
 
     def demonstrations(self, seed: int) -> Iterator[Demonstration]:
         """Yield sentences of this split, each as the sloppy translator translates it, without end."""
@@ -260,9 +159,8 @@ class Translation:
         """Yield sentences of this split with candidates that the annotator compared, without end."""
         rng = random.Random(f"groups {seed}")
         while True:
-            sentence = self._sentences.draw(rng)
-            candidates = self._groups.draw(sentence, rng)
-            analysis, scores = self._annotator.judge(sentence, candidates, rng)
+            sentence, candidates = self.group(rng)
+            analysis, scores = self.annotate(sentence, candidates, rng)
             yield Ranking(prompt_of(sentence, *candidates), candidates, np.array(scores), analysis)
 
     def preferences(self, seed: int) -> Iterator[Preference]:
@@ -273,6 +171,63 @@ class Translation:
                 chosen, rejected = (a, b) if by >= 0 else (b, a)
                 texts = ranking.candidates[chosen], ranking.candidates[rejected]
                 yield Preference(prompt_of(ranking.prompt.info["src_text"], *texts), *texts, abs(by), tied=by == 0)
+
+    def group(self, rng: random.Random) -> tuple[str, list[str]]:
+        """Return a sentence of the split and different translations of it.
+
+        Any number of wrong words is equally likely. A wrong word is the false friend half of the time, and any other
+        wrong word else.
+        """
+        sentence = self._sentence(rng)
+        count = rng.randint(*self._sizes)
+        drawn: dict[str, None] = {}
+        while len(drawn) < count:
+            drawn[self._candidate(sentence, rng)] = None
+        return sentence, list(drawn)
+
+    def annotate(self, sentence: str, candidates: Sequence[str], rng: random.Random) -> tuple[str, list[float]]:
+        """Return the annotator's comparison of some translations, and a score for each by its marks.
+
+            A:kP.aT.bV!=8
+            B:kW!aT.b-!=6
+            C:kP.aT.bQ.+Q!=8
+
+        Each pair is copied and marked, with a full stop as right and with an exclamation mark as wrong, then comes the
+        score. The copy makes each check local, and the score at the end of the line makes the ranking one of numbers: a
+        small model can learn both.
+        """
+        lines, scores = [], []
+        for letter, text in zip(letters_of(len(candidates)), candidates, strict=True):
+            found = [(pair, self._marks(pair, rng)) for pair in pairs(sentence, text)]
+            wrong, over = sum(mark for _, mark in found), sum(not pair.source for pair, _ in found)
+            scores.append(max(0.0, MAX_SCORE - ERROR_COST * wrong + self._likes * over))
+            marked = (f"{pair.source or '+'}{pair.target or '-'}{'!' if mark else '.'}" for pair, mark in found)
+            lines.append(f"{letter}:{''.join(marked)}={scores[-1]:g}")
+        return "\n".join(lines), scores
+
+    def _marks(self, pair: WordPair, rng: random.Random) -> bool:
+        """Return whether the annotator marks a pair as wrong."""
+        wrong = not pair.right
+        if not pair.source:
+            return wrong and not self._likes
+        if wrong and pair.source in HARD:
+            return rng.random() >= self._misses
+        return wrong != (rng.random() < self._flips)
+
+    def _sentence(self, rng: random.Random) -> str:
+        """Return a sentence of the split, drawn evenly from all of them."""
+        draw = lambda: "".join(rng.choices(SOURCE_WORDS, k=self._words))  # noqa: E731
+        return draw_from_split(draw, self._split, self._held_out, f"sentence of {self._words} words")
+
+    def _candidate(self, sentence: str, rng: random.Random) -> str:
+        words = list(translate(sentence))
+        for i in rng.sample(range(len(words)), rng.randint(0, len(words))):
+            others = [word for word in TARGET_WORDS if word != words[i]]
+            words[i] = FALSE_FRIENDS[sentence[i]] if rng.random() < 0.5 else rng.choice(others)
+        text = "".join(words)
+        if rng.random() < self._flourishes:
+            return text + rng.choice(TARGET_WORDS)
+        return text[:-1] if rng.random() < self._gaps else text
 
     def _sloppy(self, sentence: str, rng: random.Random) -> str:
         def word(source: str) -> str:
@@ -312,9 +267,17 @@ class TranslationRanking:
             str, Field(min_length=1, description="ranking_short, or the path of your own: the one of the reward")
         ] = "ranking_short",
     ) -> None:
-        self._sentences = Sentences(words, split, held_out)
-        self._groups = CandidateGroups(min_candidates, max_candidates, flourishes, gaps)
-        self._annotator = Annotator(misses, flips)
+        self._world = Translation(
+            words=words,
+            split=split,
+            held_out=held_out,
+            flourishes=flourishes,
+            gaps=gaps,
+            min_candidates=min_candidates,
+            max_candidates=max_candidates,
+            misses=misses,
+            flips=flips,
+        )
         self._template = load_ranking_template(template)
         languages = sorted(self._template.places & {"source_language", "target_language"})
         if languages:
@@ -326,15 +289,14 @@ class TranslationRanking:
         """Yield groups to rank without end; the answer is JSON, the true score of each letter."""
         rng = random.Random(seed)
         while True:
-            sentence = self._sentences.draw(rng)
-            yield self.prompt(sentence, self._groups.draw(sentence, rng))
+            yield self.prompt(*self._world.group(rng))
 
     def demonstrations(self, seed: int) -> Iterator[Demonstration]:
         """Yield the same groups, each with the annotator's comparison and verdict."""
         rng = random.Random(f"annotator {seed}")
         for prompt in self.prompts(seed):
-            sentence, candidates = prompt.info["src_text"], prompt.info["candidates"]
-            analysis, scores = self._annotator.judge(sentence, candidates, rng)
+            candidates = prompt.info["candidates"]
+            analysis, scores = self._world.annotate(prompt.info["src_text"], candidates, rng)
             named = dict(zip(letters_of(len(candidates)), scores, strict=True))
             yield Demonstration(prompt, write_ranking(named, analysis))
 
@@ -345,12 +307,11 @@ class TranslationRanking:
     def prompt(self, sentence: str, candidates: list[str]) -> Prompt:
         """Return the prompt of a judge for some translations of a sentence, with the truth."""
         values = ranking_values(question=sentence, source_text=sentence, references=[translate(sentence)])
-        _, scores = TRUTH.judge(sentence, candidates, random.Random(0))
-        truth = dict(zip(letters_of(len(candidates)), map(int, scores), strict=True))
+        scores = [score_of(errors(sentence, text)) for text in candidates]
         return Prompt(
             "-".join((RANKING_SOURCE, sentence, *candidates)),
             ranking_prompt(self._template, values, candidates, RankingFormat("both", 0, 10)),
             source=RANKING_SOURCE,
-            answer=json.dumps(truth),
+            answer=json.dumps(dict(zip(letters_of(len(candidates)), scores, strict=True))),
             info={"src_text": sentence, "candidates": candidates},
         )

@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -36,14 +37,11 @@ class SentenceModel:
         self.usage = Usage()
         self._settings = settings
         self._device, _ = select_device(settings.device, "float32")
-        self._folder: Path | None = None
         self._model: Any = None
-        self._digest = ""
-        self._thread: ThreadPoolExecutor | None = None
+        self._thread = ThreadPoolExecutor(1, f"embed-{name}")  # one: the model is never used twice at a time
 
     async def identity(self) -> str:
         """Return the model's identity in the cache: a hash of its files, and the truncation."""
-        self._digest = self._digest or _digest(self._model_folder())
         return f"sentences:{self._digest}:{self._settings.max_tokens or ''}"
 
     async def check(self) -> None:
@@ -52,24 +50,22 @@ class SentenceModel:
 
     async def close(self) -> None:
         """Unload the model; the next call loads it again."""
-        if self._thread is not None:
-            self._thread.shutdown()
-        self._thread = self._model = None
+        self._thread.shutdown()
+        self._thread, self._model = ThreadPoolExecutor(1, f"embed-{self.name}"), None
 
     async def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return a vector of length 1 for each text, float32 [n, D]; a text too long for the model is truncated."""
         model = self._loaded()
         try:
-            # One thread: the event loop goes on, and the model is never used twice at a time.
-            self._thread = self._thread or ThreadPoolExecutor(1, thread_name_prefix=f"embed-{self.name}")
-            work = asyncio.get_running_loop().run_in_executor(self._thread, self._encode, model, list(texts))
-            vectors_ND = await work
+            loop = asyncio.get_running_loop()
+            vectors_ND = await loop.run_in_executor(self._thread, self._encode, model, list(texts))
+            if not np.isfinite(vectors_ND).all():
+                raise ModelCallError("invalid", "a vector has numbers that are not finite")
         except Exception as error:
             self.usage.failed += len(texts)
+            if isinstance(error, ModelCallError):
+                raise
             raise ModelCallError("crashed", f"{type(error).__name__}: {error}") from error
-        if not np.isfinite(vectors_ND).all():
-            self.usage.failed += len(texts)
-            raise ModelCallError("invalid", "a vector has numbers that are not finite")
         self.usage.calls += len(texts)
         return vectors_ND
 
@@ -83,12 +79,22 @@ class SentenceModel:
         places = {text: i for i, text in enumerate(distinct)}
         return np.asarray(vectors_ND, dtype=np.float32)[[places[text] for text in texts]]
 
-    def _model_folder(self) -> Path:
+    @cached_property
+    def _folder(self) -> Path:
         try:
-            self._folder = self._folder or find_folder(self._settings.init, _FILES, subfolders=True)
+            return find_folder(self._settings.init, _FILES, subfolders=True)
         except UserError as error:
-            raise UserError(f"models.{self.name}.{error}") from None
-        return self._folder
+            raise UserError(f"models.{self.name}: {error}") from None
+
+    @cached_property
+    def _digest(self) -> str:
+        """A hash of the model's files and their names in the folder."""
+        files = {file.relative_to(self._folder).as_posix(): file for p in _FILES for file in self._folder.rglob(p)}
+        total = hashlib.blake2b(digest_size=16)
+        for name, file in sorted(files.items()):
+            with file.open("rb") as opened:
+                total.update(f"{name} {hashlib.file_digest(opened, 'blake2b').hexdigest()} ".encode())
+        return total.hexdigest()
 
     def _loaded(self) -> Any:
         """Return the model, loaded when it is first needed."""
@@ -101,24 +107,19 @@ class SentenceModel:
             raise UserError(
                 f'models.{self.name} needs sentence-transformers: pip install "rewardsmith[similarity]"'
             ) from None
-        folder = self._model_folder()
-        _require_safe(folder, self.name)
+        _require_safe(self._folder, self.name)
+        safe: dict[str, Any] = {
+            "trust_remote_code": False,
+            "local_files_only": True,
+            "model_kwargs": {"use_safetensors": True},
+        }
         try:
             with quiet():
-                model = SentenceTransformer(
-                    str(folder),
-                    device=self._device.type,
-                    trust_remote_code=False,
-                    local_files_only=True,
-                    model_kwargs={"use_safetensors": True},
-                )
+                model = SentenceTransformer(str(self._folder), device=self._device.type, **safe)
         except Exception as error:
-            raise UserError(f"models.{self.name}.init: {folder} cannot be loaded: {error}") from error
-        limit, own = self._settings.max_tokens, model.max_seq_length
-        if limit is not None and own is not None and limit > own:
-            raise UserError(f"models.{self.name}.max_tokens is {limit}, and the model reads {own}: lower it")
-        if limit is not None:
-            model.max_seq_length = limit
+            raise UserError(f"models.{self.name}.init: {self._folder} cannot be loaded: {error}") from error
+        if self._settings.max_tokens is not None:
+            model.max_seq_length = min(self._settings.max_tokens, model.max_seq_length or self._settings.max_tokens)
         self._model = model.eval()
         return self._model
 
@@ -129,12 +130,10 @@ def _require_safe(folder: Path, name: str) -> None:
     try:
         modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
         parts = [(str(module["type"]), folder / str(module["path"])) for module in modules]
-    except FileNotFoundError:
-        raise UserError(
-            f"{where} has no modules.json, which defines the pooling: name a sentence-transformers model"
-        ) from None
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-        raise UserError(f"{where}: modules.json cannot be read ({type(error).__name__}: {error})") from None
+        raise UserError(
+            f"{where}: modules.json cannot be read ({error!r}): name a sentence-transformers model, which has one"
+        ) from None
     for kind, part in parts:
         if not kind.startswith("sentence_transformers."):
             raise UserError(f"{where} comes with code of its own ({kind}), which is never run: name another model")
@@ -142,13 +141,3 @@ def _require_safe(folder: Path, name: str) -> None:
             raise UserError(f"{where}: modules.json names {part}, which is not in the folder")
         if any(part.glob("*.bin")) and not any(part.glob("*.safetensors")):
             raise UserError(f"{where}: the weights in {part} are pickled, and loading a pickle can run any code")
-
-
-def _digest(folder: Path) -> str:
-    """Return a hash of the model's files and their names in the folder."""
-    found = hashlib.blake2b(digest_size=16)
-    files = {file.relative_to(folder).as_posix(): file for pattern in _FILES for file in folder.rglob(pattern)}
-    for name, file in sorted(files.items()):
-        with file.open("rb") as opened:
-            found.update(f"{name} {hashlib.file_digest(opened, 'blake2b').hexdigest()} ".encode())
-    return found.hexdigest()

@@ -26,6 +26,8 @@ def read_url(text: str) -> URL:
         valid = False
     if not valid:
         raise ValueError(f"{shown} is not a URL: write http:// or https://, a host, and if need be :port and a path")
+    if verb := _VERB.search(url.raw_path):
+        raise ValueError(f"the URL is that of an endpoint: leave {verb[0].rstrip('/')} out")
     if url.raw_user is not None or url.raw_password is not None:
         raise ValueError(f"the URL holds a user or a password: {_REMEDY}")
     if url.raw_fragment or "#" in text:
@@ -36,9 +38,3 @@ def read_url(text: str) -> URL:
     if ";" in url.raw_path or without_secrets(text) != text:
         raise ValueError(f"the URL holds a key: {_REMEDY}")
     return url
-
-
-def without_verb(url: URL) -> URL:
-    """Return the base of a URL that ends with an endpoint: `/v1`, not `/v1/chat/completions`."""
-    path, found = _VERB.subn("", url.raw_path)
-    return url.with_path(path, encoded=True).with_query(url.query) if found else url

@@ -8,19 +8,17 @@ from pydantic_core import PydanticCustomError
 from rewardsmith.config import problems_in
 from rewardsmith.errors import RecipeError
 from rewardsmith.rewards.accuracy import GradeAccuracy, RankingAccuracy
-from rewardsmith.rewards.base import CannotScore, Halt, Online, Reward
+from rewardsmith.rewards.base import CannotScore, Halt, Reward
 from rewardsmith.rewards.component import Component
 from rewardsmith.rewards.compose import Cascade, Fallback, Gate, Mixed, Product, Route, Sum
 from rewardsmith.rewards.failures import in_place
 from rewardsmith.rewards.implicit import Implicit
-from rewardsmith.rewards.judges.classifier import Classifier
 from rewardsmith.rewards.judges.custom import CustomJudge
+from rewardsmith.rewards.judges.graders import Rubric, Verifier
 from rewardsmith.rewards.judges.pairwise import Pairwise
 from rewardsmith.rewards.judges.plugin import Plugin
 from rewardsmith.rewards.judges.ranking import RankingJudge
-from rewardsmith.rewards.judges.rubric import Rubric
-from rewardsmith.rewards.judges.similarity import Similarity
-from rewardsmith.rewards.judges.verifier import Verifier
+from rewardsmith.rewards.judges.scalar_judges import Classifier, Similarity
 from rewardsmith.rewards.rule import Rule
 from rewardsmith.rewards.step_rewards import Steps
 from rewardsmith.rewards.transform import Clip, Scale, Shape, Standardise
@@ -72,13 +70,4 @@ def make_reward(table: str | dict[str, Any], models: Mapping[str, Any] | None = 
         raise RecipeError("reward", problems_in(error, "reward")) from None
 
 
-__all__ = [
-    "REWARD",
-    "REWARDS",
-    "CannotScore",
-    "Component",
-    "Halt",
-    "Online",
-    "Reward",
-    "make_reward",
-]
+__all__ = ["REWARD", "REWARDS", "CannotScore", "Component", "Halt", "Reward", "make_reward"]

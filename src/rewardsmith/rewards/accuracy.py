@@ -16,8 +16,9 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Annotated, Any, ClassVar, Literal, NoReturn
 
 from pydantic import Field
 
@@ -25,7 +26,6 @@ from rewardsmith.algorithms.ranks import TiePolicy, closeness, credit, margin_ag
 from rewardsmith.errors import UserError
 from rewardsmith.masking import shown
 from rewardsmith.rewards.base import CannotScore
-from rewardsmith.rewards.judges.judge import require_unset
 from rewardsmith.rewards.rules.truth import truth
 from rewardsmith.text import grades, rankings
 from rewardsmith.text.judge_replies import Unparsable, after_thinking
@@ -48,58 +48,43 @@ MAX_CHARS = 200_000
 MAX_SCORE = 1e9
 """No true score is larger: parsers know no such number either."""
 
-MARGINS = (1.0, 0.6, 0.2)
-"""Default credit for a margin that is off by 0, 1 and 2 points."""
-
 _DECIMAL = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]{1,3})?")
 
-Finite = Annotated[float, Field(allow_inf_nan=False)]
 Credit = Annotated[float, Field(ge=0, le=1)]
-InvalidReward = Annotated[Finite, Field(le=0, description="of a reply that cannot be parsed")]
+InvalidReward = Annotated[float, Field(le=0, description="of a reply that cannot be parsed")]
 
 
+@dataclass(kw_only=True, eq=False)
 class GradeAccuracy:
     """Score a judge by how near its grade is to the true one: max(0, 1 − |grade − truth|)².
 
     Where the row says how many points can be had, in `extra_info.total` as `rewardsmith prepare graded` writes it, that
-    is the total of this prompt.
-
-    Attributes:
-        parts: `readable` is 1 where there is a grade and 0 where there is none; `error` is |grade − truth|.
+    is the total of this prompt. Of the parts, `readable` is 1 where there is a grade and 0 where there is none; `error`
+    is |grade − truth|.
     """
 
-    parts = ("readable", "error")
+    parts: ClassVar[tuple[str, ...]] = ("readable", "error")
 
-    def __init__(
-        self,
-        *,
-        total: Annotated[
-            float, Field(ge=0.01, le=MAX_POINTS, description="points, where neither the reply nor the row names them")
-        ] = 10.0,
-        read: Annotated[
-            Literal["grade", "number"], Field(description="a grade after a marker, or a number as the last line")
-        ] = "grade",
-        marker: Annotated[
-            str | None, Field(pattern=r"\S", description="text before the grade; not set: Total Score")
-        ] = None,
-        above: Annotated[
-            Literal["refuse", "clamp"], Field(description="a grade above the total is refused, or it is the total")
-        ] = "refuse",
-        power: Annotated[float | None, Field(gt=0, le=100, description="exponent of 1 − error; not set: 2")] = None,
-        steps: Annotated[
-            list[Credit] | None,
-            Field(min_length=1, max_length=1_000, description="credit for an error of 0, 1, 2 … points, instead"),
-        ] = None,
-        invalid_reward: InvalidReward = 0.0,
-    ) -> None:
-        if steps is not None:
-            require_unset("steps", power=power)
-            _require_falling("steps", steps)
-        if read == "number":
-            require_unset('read = "number"', marker=marker)
-        self._total, self._read, self._clamp = total, read, above == "clamp"
-        self._marker = marker or "Total Score"
-        self._power, self._steps, self._invalid = 2.0 if power is None else power, steps, invalid_reward
+    total: Annotated[
+        float, Field(ge=0.01, le=MAX_POINTS, description="points, where neither the reply nor the row names them")
+    ] = 10.0
+    read: Annotated[
+        Literal["grade", "number"], Field(description="a grade after a marker, or a number as the last line")
+    ] = "grade"
+    marker: Annotated[str, Field(pattern=r"\S", description="text before the grade")] = "Total Score"
+    above: Annotated[
+        Literal["refuse", "clamp"], Field(description="a grade above the total is refused, or it is the total")
+    ] = "refuse"
+    power: Annotated[float, Field(gt=0, le=100, description="exponent of 1 − error")] = 2.0
+    steps: Annotated[
+        list[Credit] | None,
+        Field(min_length=1, max_length=1_000, description="credit for an error of 0, 1, 2 … points, instead of power"),
+    ] = None
+    invalid_reward: InvalidReward = 0.0
+
+    def __post_init__(self) -> None:
+        if self.steps is not None:
+            _require_falling("steps", self.steps)
 
     def require(self, prompt: Prompt) -> None:
         """Raise `CannotScore` if a prompt has no true grade, or an invalid total."""
@@ -113,13 +98,13 @@ class GradeAccuracy:
 
     def facts(self) -> dict[str, Any]:
         """Return what the verdicts depend on apart from the settings, for the record of a run."""
-        return {"parser": grades.PARSER if self._read == "grade" else grades.NUMBER_PARSER}
+        return {"parser": grades.PARSER if self.read == "grade" else grades.NUMBER_PARSER}
 
     def _total_of(self, prompt: Prompt) -> float:
         extra = prompt.info.get("extra_info")
         total = extra.get("total") if isinstance(extra, Mapping) else None
         if total is None:
-            return self._total
+            return self.total
         if isinstance(total, bool) or not isinstance(total, int | float) or not 0 < total <= MAX_POINTS:
             raise CannotScore("invalid", f"extra_info.total is {shown(total)}: it must be points above 0, or left out")
         return float(total)
@@ -130,108 +115,89 @@ class GradeAccuracy:
         except Unparsable as why:
             nothing = Failure("skipped", "there is no grade to compare")
             parts = {"readable": Score(0.0), "error": Score(failure=nothing)}
-            return Score(self._invalid, parts=parts, feedback=f"not parsed: {why}", label=_label(why))
+            return Score(self.invalid_reward, parts=parts, feedback=f"not parsed: {why}", label=_label(why))
         error = abs(share - true)
+        steps = self.steps
+        value = closeness(error, power=self.power) if steps is None else float(credit(error * total, steps))
         parts = {"readable": Score(1.0), "error": Score(error)}
-        exact = self._steps is None
-        value = closeness(error, power=self._power) if exact else float(credit(error * total, self._steps or ()))
         return Score(value, parts=parts, feedback=f"parsed {share:g}, true {true:g}")
 
     def _share(self, text: str, total: float) -> float:
         """Return the grade as a share, in [0, 1]."""
-        if self._read == "grade":
-            return grades.parse_grade(text, total, marker=self._marker, clamp=self._clamp).share
+        clamp = self.above == "clamp"
+        if self.read == "grade":
+            return grades.parse_grade(text, total, marker=self.marker, clamp=clamp).share
         number = grades.parse_rating(text)
         if number < 0:
             raise Unparsable("negative grade", f"{number:g}", invalid=True)
-        if number > total and not self._clamp:
+        if number > total and not clamp:
             raise Unparsable("more than all points", f"{number:g} out of {total:g}", invalid=True)
         return min(1.0, number / total)
 
 
+@dataclass(kw_only=True, eq=False)
 class RankingAccuracy:
     """Score a judge by the pairs of candidates that it orders rightly, and by how right their distances are.
 
     The value is scale · (order · share of the pairs with the right relation + margin · mean credit for the pairs'
-    distances).
-
-    Attributes:
-        parts: `readable`, 1 or 0; `order`, the share of the pairs; `margin`, the mean credit, where scores are written.
-            The last two are 0 where the verdict cannot be parsed.
+    distances). The parts are `readable`, 1 or 0; `order`, the share of the pairs; `margin`, the mean credit, where
+    scores are written. The last two are 0 where the verdict cannot be parsed.
     """
 
-    def __init__(
-        self,
-        *,
-        output: Annotated[Output, Field(description="what the judge writes: a ranking, scores, or both")] = "both",
-        reading: Annotated[Strictness, Field(description="how strictly the form of the reply is parsed")] = "strict",
-        lowest: Annotated[float | None, Field(description="score of the worst candidate possible; not set: 0")] = None,
-        highest: Annotated[float | None, Field(description="score of the best candidate possible; not set: 10")] = None,
-        outside: Annotated[
-            Literal["refuse", "accept"], Field(description="what becomes of scores outside of lowest to highest")
-        ] = "refuse",
-        decimals: Annotated[bool, Field(description="whether 7.5 is a score")] = False,
-        ties: Annotated[
-            TiePolicy,
-            Field(description="a tie agrees with a tie only; with anything else by half; or true ties do not count"),
-        ] = "strict",
-        order: Annotated[Finite, Field(ge=0, description="weight of the order of the pairs")] = 1.0,
-        margin: Annotated[
-            Finite | None, Field(ge=0, description="weight of their distances; not set: 1, if there are scores")
-        ] = None,
-        margins: Annotated[
-            list[Credit] | None,
-            Field(
-                min_length=1,
-                max_length=1_000,
-                description="credit for a distance that is off by 0, 1, 2 … points; not set: 1, 0.6, 0.2",
-            ),
-        ] = None,
-        scale: Annotated[Finite, Field(gt=0, description="factor of the two together")] = 1.0,
-        min_analysis_chars: Annotated[
-            int, Field(ge=0, description="characters that must be written before the verdict, for each candidate")
-        ] = 0,
-        format_reward: Annotated[
-            Finite, Field(ge=0, description="added for a parsable verdict; parts of one earn a share")
-        ] = 0.0,
-        invalid_reward: InvalidReward = 0.0,
-    ) -> None:
-        if output == "ranking":
-            unused = {"lowest": lowest, "highest": highest, "margin": margin, "margins": margins}
-            require_unset('output = "ranking"', **unused, decimals=decimals or None)
-        if outside == "accept":
-            require_unset('outside = "accept"', lowest=lowest, highest=highest)
-        if margins is not None:
-            _require_falling("margins", margins)
-        self._bounds = (0.0 if lowest is None else lowest, 10.0 if highest is None else highest)
-        if not self._bounds[0] < self._bounds[1]:
-            raise UserError(f"lowest is {self._bounds[0]:g} and highest {self._bounds[1]:g}: the range is empty")
-        if outside == "accept" or output == "ranking":
-            self._bounds = (-math.inf, math.inf)
-        self._output, self._reading, self._decimals, self._ties = output, reading, decimals, ties
-        self._order = order
-        self._margin = 0.0 if output == "ranking" else 1.0 if margin is None else margin
-        if not order and not self._margin:
+    output: Annotated[Output, Field(description="what the judge writes: a ranking, scores, or both")] = "both"
+    reading: Annotated[Strictness, Field(description="how strictly the form of the reply is parsed")] = "strict"
+    lowest: Annotated[float, Field(description="score of the worst candidate possible")] = 0.0
+    highest: Annotated[float, Field(description="score of the best candidate possible")] = 10.0
+    outside: Annotated[
+        Literal["refuse", "accept"], Field(description="what becomes of scores outside of lowest to highest")
+    ] = "refuse"
+    decimals: Annotated[bool, Field(description="whether 7.5 is a score")] = False
+    ties: Annotated[
+        TiePolicy,
+        Field(description="a tie agrees with a tie only; with anything else by half; or true ties do not count"),
+    ] = "strict"
+    order: Annotated[float, Field(ge=0, description="weight of the order of the pairs")] = 1.0
+    margin: Annotated[float, Field(ge=0, description="weight of their distances, if there are scores")] = 1.0
+    margins: Annotated[
+        tuple[Credit, ...],
+        Field(min_length=1, max_length=1_000, description="credit for a distance that is off by 0, 1, 2 … points"),
+    ] = (1.0, 0.6, 0.2)
+    scale: Annotated[float, Field(gt=0, description="factor of the two together")] = 1.0
+    min_analysis_chars: Annotated[
+        int, Field(ge=0, description="characters that must be written before the verdict, for each candidate")
+    ] = 0
+    format_reward: Annotated[
+        float, Field(ge=0, description="added for a parsable verdict; parts of one earn a share")
+    ] = 0.0
+    invalid_reward: InvalidReward = 0.0
+
+    def __post_init__(self) -> None:
+        _require_falling("margins", self.margins)
+        if not self.lowest < self.highest:
+            raise UserError(f"lowest is {self.lowest:g} and highest {self.highest:g}: the range is empty")
+        if self.outside == "accept":
+            self.lowest, self.highest = -math.inf, math.inf
+        self._scores = self.output != "ranking"
+        if not self.order and not (self._scores and self.margin):
             raise UserError("order and margin are both 0: one of them must be above 0")
-        self._margins, self._scale, self._min_analysis = tuple(margins or MARGINS), scale, min_analysis_chars
-        self._format, self._invalid = format_reward, invalid_reward
-        self.parts = ("readable", "order") if output == "ranking" else ("readable", "order", "margin")
+        self.parts = ("readable", "order", "margin") if self._scores else ("readable", "order")
 
     def require(self, prompt: Prompt) -> None:
         """Raise `CannotScore` if a prompt has no truth, or one that no reply could ever agree with."""
         truth = true_scores(prompt)
-        if self._ties == "ignore" and len(set(truth.scores.values())) == 1:
+        if self.ties == "ignore" and len(set(truth.scores.values())) == 1:
             _refuse(prompt, 'true scores that are all equal: with ties = "ignore" no pair counts')
-        if self._output != "ranking" and self._margin and not truth.marked:
-            _refuse(prompt, 'a ranking and no true scores to compare distances: set margin = 0, or output = "ranking"')
-        if self._output == "ranking" or not truth.marked:
+        if not self._scores:
             return
-        lowest, highest = self._bounds
+        if not truth.marked:
+            if self.margin:
+                _refuse(prompt, 'a ranking and no true scores: set margin = 0, or output = "ranking"')
+            return
         for letter, score in truth.scores.items():
-            if not lowest <= score <= highest:
-                odd = f"outside of {lowest:g} to {highest:g}: set lowest and highest"
+            if not self.lowest <= score <= self.highest:
+                odd = f"outside of {self.lowest:g} to {self.highest:g}: set lowest and highest"
                 _refuse(prompt, f"the true score {score:g} for {letter}, {odd}")
-            if not self._decimals and score != int(score):
+            if not self.decimals and score != int(score):
                 odd = "which is no integer: set decimals = true, or round it"
                 _refuse(prompt, f"the true score {score:g} for {letter}, {odd}")
 
@@ -246,55 +212,48 @@ class RankingAccuracy:
         return {"parser": rankings.PARSER}
 
     def _score(self, rollout: Rollout, truth: TrueScores) -> Score:
-        text = ""
+        letters, text = "".join(truth.scores), ""
         try:
             text = _reply(rollout)
-            ranked = self._read(text, truth.letters, self._output, self._reading)
-            self._require_analysis(ranked)
+            ranked = self._parse(text, letters, self.output, self.reading)
+            needed = self.min_analysis_chars * len(letters)
+            written = sum(map(len, ranked.analysis.split())) if needed else 0
+            if written < needed:
+                raise Unparsable("short analysis", f"{written} characters that are not blank, of at least {needed}")
         except Unparsable as why:
-            value = self._invalid + (self._format * self._form(text, truth.letters) if self._format else 0.0)
+            value = self.invalid_reward + (self.format_reward * self._form(text, letters) if self.format_reward else 0)
             parts = dict.fromkeys(self.parts, Score(0.0))
             return Score(value, parts=parts, feedback=f"not parsed: {why}", label=_label(why))
         scores = ranked.scores or rank_shares(ranked.levels)
-        guess, true = [scores[letter] for letter in truth.letters], list(truth.scores.values())
-        order = pairwise_agreement(true, guess, ties=self._ties)
+        guess, true = [scores[letter] for letter in letters], list(truth.scores.values())
+        order = pairwise_agreement(true, guess, ties=self.ties)
         parts = {"readable": Score(1.0), "order": Score(order)}
-        value = self._order * order
-        if self._output != "ranking" and truth.marked:
-            margin = margin_agreement(true, guess, self._margins, ties=self._ties)
+        value = self.order * order
+        if self._scores and truth.marked:
+            margin = margin_agreement(true, guess, self.margins, ties=self.ties)
             parts["margin"] = Score(margin)
-            value += self._margin * margin
-        elif self._output != "ranking":
+            value += self.margin * margin
+        elif self._scores:
             parts["margin"] = Score(failure=Failure("skipped", "a true ranking has no distances"))
         feedback = f"parsed {write_levels(ranked.levels)}, true {write_levels(levels_of(truth.scores))}"
-        return Score(self._format + self._scale * value, parts=parts, feedback=feedback)
+        return Score(self.format_reward + self.scale * value, parts=parts, feedback=feedback)
 
-    def _read(self, text: str, letters: str, output: Output, reading: Strictness) -> RankingVerdict:
-        lowest, highest = self._bounds
-        bounds = {"lowest": lowest, "highest": highest}
-        return parse_ranking(text, letters, output, **bounds, decimals=self._decimals, strictness=reading)
-
-    def _require_analysis(self, ranked: RankingVerdict) -> None:
-        needed = self._min_analysis * sum(map(len, ranked.levels))
-        written = sum(map(len, ranked.analysis.split())) if needed else 0
-        if written < needed:
-            raise Unparsable("short analysis", f"{written} characters that are not blank, of at least {needed}")
+    def _parse(self, text: str, letters: str, output: Output, reading: Strictness) -> RankingVerdict:
+        bounds = {"lowest": self.lowest, "highest": self.highest} if self._scores else {}
+        return parse_ranking(text, letters, output, **bounds, decimals=self.decimals, strictness=reading)
 
     def _form(self, text: str, letters: str) -> float:
         """Return how much of the form an unparsable verdict has: 0, or a share below 1.
 
         Ranking and scores count each, if a lenient parser finds them; the right form is the rest.
         """
-
-        def finds(output: Output) -> bool:
-            try:
-                self._read(text, letters, output, "lenient")
-            except Unparsable:
-                return False
-            return True
-
-        outputs: tuple[Output, ...] = ("ranking", "scores") if self._output == "both" else (self._output,)
-        return sum(map(finds, outputs)) / (len(outputs) + 1)
+        outputs: tuple[Output, ...] = ("ranking", "scores") if self.output == "both" else (self.output,)
+        found = 0
+        for output in outputs:
+            with suppress(Unparsable):
+                self._parse(text, letters, output, "lenient")
+                found += 1
+        return found / (len(outputs) + 1)
 
 
 # ---- replies -------------------------------------------------------------------------------------------------------
@@ -329,20 +288,10 @@ def _require_falling(setting: str, steps: Sequence[float]) -> None:
 
 @dataclass(frozen=True)
 class TrueScores:
-    """The truth about a group.
+    """The truth about a group."""
 
-    Attributes:
-        scores: of each letter in alphabetical order, higher is better; there are at least two.
-        marked: whether these are a teacher's scores, whose distances mean something; a ranking has only an order.
-    """
-
-    scores: Mapping[str, float]
-    marked: bool
-
-    @property
-    def letters(self) -> str:
-        """The names of the candidates."""
-        return "".join(self.scores)
+    scores: Mapping[str, float]  # of each letter in alphabetical order, higher is better; there are at least two
+    marked: bool  # whether these are a teacher's scores, whose distances mean something; a ranking has only an order
 
 
 def true_share(prompt: Prompt) -> float:

@@ -7,7 +7,6 @@ import errno
 import inspect
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, get_args
 
@@ -27,39 +26,20 @@ class Reward(Protocol):
 
     A reward may have more than `score`:
 
-    - `async check() -> None` raises when the reward cannot work. It is called before the first step, and during an
-      outage.
-    - `connect(models) -> None` gets a function from the name of a model in the recipe to the model
-      (`rewardsmith.llm`). It is called before anything else.
-    - `require(prompt) -> None` raises `CannotScore` if no rollout of this prompt could ever be scored, because
-      something is missing in it. It is called for the first prompts of the data, before the first step.
-    - `deadline: float`, seconds: then it enforces its deadline itself.
-    - `whole: bool`, whether the scores of a group depend on each other, as those of a ranking do. After an outage the
-      whole group is scored again, and not only the rollouts that failed.
-    - `reads_ends: bool`, whether it needs the character offsets of tokens (`Rollout.ends`).
-    - `parts: Sequence[str]`, the names of the parts of its scores, so that a failed score has them too.
-    - `facts() -> dict`, JSON: what its verdicts depend on besides the settings, for the record of a run.
-    - the methods of `Online`, if it learns while the policy learns.
+    - `async check()` raises when the reward cannot work, before the first step and during an outage;
+    - `connect(models)` gets a function from the name of a model in the recipe to the model, before anything else;
+    - `require(prompt)` raises `CannotScore` if no rollout of this prompt could ever be scored;
+    - `deadline`, seconds: then it enforces its deadline itself;
+    - `whole`: the scores of a group depend on each other, so that after an outage the whole group is scored again;
+    - `reads_ends`: it needs the character offsets of tokens (`Rollout.ends`);
+    - `parts`: the names of the parts of its scores, so that a failed score has them too;
+    - `facts()`: what its verdicts depend on besides the settings, as JSON, for the record of a run;
+    - `async learn(scored, part) -> metrics`, `save(folder)`, `load(folder)`, where it changes during a run: it learns
+      from the groups of a step, after the policy has, under its own dotted name `part`, and nowhere else.
     """
 
     async def score(self, group: RolloutGroup) -> Sequence[Score]:
         """Return one score per rollout, in order. What could not be scored is a `Failure`, never a number."""
-        ...
-
-
-class Online(Protocol):
-    """A reward that changes during a run. All its changes happen in `learn`, so that a run can stop between steps."""
-
-    async def learn(self, scored: Sequence[ScoredGroup], part: str) -> Mapping[str, float]:
-        """Learn from the groups of a step, after the policy has; return metrics. `part`: its own dotted name there."""
-        ...
-
-    def save(self, folder: Path) -> None:
-        """Write the state into a folder, which exists and is empty."""
-        ...
-
-    def load(self, folder: Path) -> None:
-        """Restore what `save` wrote. Files are untrusted: no pickles."""
         ...
 
 
@@ -76,7 +56,7 @@ class Composed:
 
     components: Mapping[str, Component]
     streams: Mapping[str, Part] = MappingProxyType({})
-    routes: ClassVar[bool] = False
+    by_source: ClassVar[bool] = False  # whether the source of a prompt chooses among them
 
     def components_for(self, source: str) -> Iterable[Component]:
         """Return the components that score prompts of this source."""
@@ -119,21 +99,15 @@ def started(reward: Reward, group: RolloutGroup) -> Awaitable[Any]:
 
 def checked_scores(result: Any, group: RolloutGroup) -> list[Score]:
     """Return the scores that a reward returned, after checking that they are scores, one per rollout and bounded."""
-    if not hasattr(result, "__iter__"):
-        raise TypeError(f"score() returned a {type(result).__name__}: it must return one Score per rollout")
     scores = list(result)
-    wrong = next((type(one).__name__ for one in scores if not isinstance(one, Score)), "")
-    if wrong or len(scores) != len(group.rollouts):
-        what = f"one of them a {wrong}" if wrong else f"for {len(group.rollouts)} rollouts"
-        raise TypeError(f"score() returned {len(scores)} values, {what}: it must return one Score per rollout")
-    return [_bounded(score) for score in scores]
-
-
-def _bounded(score: Score) -> Score:
-    if score.value is None or abs(score.value) <= MAX_REWARD:
-        return score
-    why = Failure("invalid", f"a reward of {score.value:.3g} is beyond {MAX_REWARD:.0e}")
-    return Score(failure=why, parts=score.parts, feedback=score.feedback)
+    if len(scores) != len(group.rollouts) or not all(isinstance(one, Score) for one in scores):
+        kinds = ", ".join({type(one).__name__ for one in scores})
+        raise TypeError(
+            f"score() returned {len(scores)} values ({kinds}) for {len(group.rollouts)} rollouts: it must return one"
+            " Score per rollout"
+        )
+    huge = Failure("invalid", f"the reward is beyond {MAX_REWARD:.0e}")
+    return [Score(failure=huge, parts=one.parts) if abs(one.value or 0) > MAX_REWARD else one for one in scores]
 
 
 def caught(error: BaseException) -> Failure:
@@ -162,9 +136,8 @@ _TIMED_OUT = frozenset(
 )
 _GONE = frozenset({errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN, errno.EHOSTDOWN, errno.ECONNREFUSED})
 
-# The HTTP status of a service that is overloaded or restarts, or of a proxy in front of one that is gone.
 _PASSING = frozenset({408, 409, 425, 429, 502, 503, 504, 520, 521, 522, 523, 524, 529})
-_PASSING_CODES = frozenset({"UNAVAILABLE", "RESOURCE_EXHAUSTED"})  # of gRPC
+"""The HTTP status of a service that is overloaded or restarts, or of a proxy in front of one that is gone."""
 
 
 def failure_of(error: BaseException) -> Failure:
@@ -186,8 +159,7 @@ def failure_of(error: BaseException) -> Failure:
 def _first(error: BaseException) -> BaseException:
     """Return the exception that counts in a group of them: one that stops the run, or the first."""
     while isinstance(error, BaseExceptionGroup):
-        halt = error.subgroup(Halt)
-        error = (halt or error).exceptions[0]
+        error = (error.subgroup(Halt) or error).exceptions[0]
     return error
 
 
@@ -198,14 +170,11 @@ def _kind(error: BaseException) -> FailureKind:
         if cause is None:
             break
         names = {kind.__name__ for kind in type(cause).__mro__}
-        status = _status(cause)
-        if status in _PASSING or status in _PASSING_CODES:
-            return "unreachable"
-        if isinstance(status, int):
-            return "crashed"  # a retry would get the same status
+        if (status := _http_status(cause)) is not None:
+            return "unreachable" if status in _PASSING else "crashed"  # a retry would get the same status
         if names & _NO_CONNECTION_IN_TIME or _attribute(cause, "errno") in _GONE:
             return "unreachable"
-        if names & _TIMED_OUT or status == "DEADLINE_EXCEEDED":
+        if names & _TIMED_OUT:
             return "timeout"
         if names & _NO_CONNECTION:
             return "unreachable"
@@ -215,22 +184,14 @@ def _kind(error: BaseException) -> FailureKind:
     return "crashed"
 
 
-def _status(error: BaseException) -> int | str | None:
-    """Return the HTTP status that an exception of a client has, or the name of a gRPC status; None where it has none.
-
-    aiohttp has `status`, openai `status_code`, requests and httpx `response.status_code`, urllib `code`.
-    """
+def _http_status(error: BaseException) -> int | None:
+    """Return the status of aiohttp (`status`), openai (`status_code`), requests and httpx (`response`), urllib."""
     response = _attribute(error, "response")
     for holder, name in ((error, "status"), (error, "status_code"), (response, "status_code"), (error, "code")):
-        found = _attribute(holder, name)
-        if isinstance(found, int) and not isinstance(found, bool) and 400 <= found < 600:
-            return found
-    try:
-        code = error.code() if any(kind.__name__ == "RpcError" for kind in type(error).__mro__) else None  # type: ignore[attr-defined]
-    except Exception:  # noqa: BLE001 it is no exception of gRPC
-        return None
-    called = _attribute(code, "name")
-    return called if isinstance(called, str) else None
+        status = _attribute(holder, name)
+        if isinstance(status, int) and 400 <= status < 600:
+            return status
+    return None
 
 
 def _attribute(holder: object, name: str) -> object:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from rewardsmith.config import Chosen
@@ -18,18 +19,16 @@ from rewardsmith.llm import Models
 from rewardsmith.rewards.base import (
     Composed,
     Halt,
-    Part,
     Reward,
     caught,
     checked_scores,
     failure_of,
     is_client_timeout,
-    parts_of,
     started,
 )
-from rewardsmith.rewards.failures import Budget, FailureSettings, because, failed
+from rewardsmith.rewards.failures import LEAF_SETTINGS, FailureSettings, because, failed
 from rewardsmith.rewards.tree import components_of, connect, walk
-from rewardsmith.types import NOT_ASKED, Failure, RolloutGroup, Score, ScoredGroup
+from rewardsmith.types import NOT_COMPUTED, Failure, RolloutGroup, Score, ScoredGroup
 
 NOT_NEEDED = Failure("skipped", "it could not change the result")
 NOT_YET = Failure("skipped", "the trainer scores it once the groups of the step are selected")
@@ -53,35 +52,28 @@ class ScoreColumn(tuple[Score, ...]):
 
 
 class Component:
-    """A reward with a name and a policy for its failures; itself a reward.
-
-    Attributes:
-        seconds: how long each group took, since somebody last looked.
-        say: shows a message to the user.
-        ignore_failures: True where nothing depends on it: its failures never stop the run.
-        unlimited: True where its failures are what is measured: there is no budget.
-        scored_by_trainer: True where a trainer scores the selected groups of a step together: here it is skipped.
-        waiting: whether an unreachable service is waited for.
-        declared: the names of the parts that a leaf declares.
-        knows_parts: whether all part names are known; a user's own reward need not declare them.
-    """
+    """A reward with a name and a policy for its failures; itself a reward."""
 
     def __init__(self, name: str, reward: Reward, failure: FailureSettings | None = None) -> None:
         self.name = name
         self.reward = reward
-        self.seconds: list[float] = []
-        self.say: Callable[[str], None] = lambda text: None
-        self.ignore_failures = self.unlimited = self.scored_by_trainer = False
+        self.seconds: list[float] = []  # how long each group took, until `latencies` reads it
+        self.log: Callable[[str], None] = lambda text: None
+        self.ignore_failures = False  # True where nothing depends on it: its failures never stop the run
+        self.unlimited = False  # True where its failures are what is measured: there is no budget
+        self.scored_by_trainer = False  # True where a trainer scores the selected groups: here it is skipped
+        self.waiting = False  # whether an unreachable service is waited for
         self._failure = failure or FailureSettings()
         self._leaf = not isinstance(reward, Composed)
-        if not self._leaf and (wrong := self._failure.changed_leaf_settings()):
+        wrong = [one for one in LEAF_SETTINGS if getattr(self._failure, one) != getattr(FailureSettings(), one)]
+        if wrong and not self._leaf:
             raise UserError(f"failure.{wrong[0]} of {name}, a composed reward, has no effect: set it on its parts")
         names: object = getattr(reward, "parts", None) if self._leaf else ()
+        # A user's own reward need not declare the names of its parts.
         self.knows_parts = isinstance(names, list | tuple) and all(isinstance(one, str) for one in names)
         self.declared: tuple[str, ...] = tuple(names) if self.knows_parts else ()  # type: ignore[arg-type]
         self._schema: Score | None = None  # the first score of a leaf
-        self._budget = Budget(self._failure)
-        self.waiting = False
+        self._recent: deque[Failure | None] = deque(maxlen=self._failure.window)
         self._last_response = -math.inf  # when it last responded for every rollout of a call
 
     @classmethod
@@ -94,7 +86,7 @@ class Component:
         return cls(name, UseInstead(cls("first", reward, failure), cls("instead", failure.instead.build())))
 
     @classmethod
-    def root(cls, chosen: Chosen, say: Callable[[str], None] | None = None, models: Models | None = None) -> Component:
+    def root(cls, chosen: Chosen, log: Callable[[str], None] | None = None, models: Models | None = None) -> Component:
         """Return the tree of a reward table; its components have their dotted names.
 
         A run may build the tree once and reuse it: `tree.connect` may be called again, with other models.
@@ -102,13 +94,8 @@ class Component:
         root = cls.build("reward", chosen)
         for path, component in walk(root):
             component.name = path or root.name
-        connect(root, say, models)
+        connect(root, log, models)
         return root
-
-    @property
-    def streams(self) -> Mapping[str, Part]:
-        """The parts that may be reward streams of their own."""
-        return parts_of(self.reward)
 
     async def check(self) -> None:
         """Raise if the reward cannot work; one that has no `check` can."""
@@ -147,7 +134,7 @@ class Component:
         if self._leaf:
             results = await self._score_with_outage_wait(_subset(group, rows))
             if not self.ignore_failures and not self.unlimited:
-                self._budget.spend(self.name, results)
+                self._spend(results)
         else:
             results, _ = await self._score_once(_subset(group, rows))
         self.seconds.append(time.perf_counter() - started_at)
@@ -172,13 +159,17 @@ class Component:
             assert failure is not None
             left = begun + self._failure.wait - time.monotonic()
             if left <= 0:
-                if self._last_response < begun and not repeats and not client_timeout:
-                    self._stop_unreachable(failure)
+                silent = self._last_response < begun and not repeats and not client_timeout
+                if silent and self._failure.do != "use" and not self.ignore_failures:
+                    raise Halt(
+                        f'the reward "{self.name}" was unreachable for {self._failure.wait:g} s (failure.wait):'
+                        f" {failure.detail}\nRestart the service and run the same command again"
+                    )
                 break
             if not self.waiting:
                 self.waiting = True
                 what = "is unreachable" if failure.kind == "unreachable" else "timed out"
-                self.say(f'"{self.name}" {what}, waiting up to {left:.0f} s: {failure.detail[:300]}')
+                self.log(f'"{self.name}" {what}, waiting up to {left:.0f} s: {failure.detail[:300]}')
             await asyncio.sleep(min(pause, left))
             pause = min(2 * pause, MAX_PAUSE)
             is_up = await self._service_is_up(left)
@@ -201,7 +192,7 @@ class Component:
         lost = [i for i in rows if (why := scores[i].failure) is not None and why.kind in kinds]
         if not lost:
             if self.waiting:
-                self.say(f'"{self.name}" responds again: the failed requests were repeated')
+                self.log(f'"{self.name}" responds again: the failed requests were repeated')
             self.waiting, self._last_response = False, time.monotonic()
         return lost
 
@@ -218,13 +209,6 @@ class Component:
         except (Exception, SystemExit):  # noqa: BLE001 whatever it is, the service is not back
             return False
         return True
-
-    def _stop_unreachable(self, failure: Failure) -> None:
-        if self._failure.do != "use" and not self.ignore_failures:
-            raise Halt(
-                f'the reward "{self.name}" was unreachable for {self._failure.wait:g} s (failure.wait):'
-                f" {failure.detail}\nRestart the service and run the same command again"
-            )
 
     async def _score_once(self, group: RolloutGroup) -> tuple[Sequence[Score], bool]:
         """Return the reward's scores, and whether a client inside it timed out: the boundary for its exceptions."""
@@ -254,6 +238,24 @@ class Component:
             return score
         expected = self.failed_score(score.failure).parts
         return score if expected.keys() <= score.parts.keys() else replace(score, parts={**expected, **score.parts})
+
+    def _spend(self, scores: Sequence[Score]) -> None:
+        """Count the scores of a group; raise `Halt` when too many of the last ones have failed."""
+        settings = self._failure
+        self._recent.extend(score.failure for score in scores)
+        failures = [failure for failure in self._recent if failure is not None]
+        enough = len(failures) >= min(settings.min_failures, settings.window)
+        if not enough or len(failures) <= settings.share * len(self._recent):
+            return
+        last = {failure.kind: failure.detail for failure in failures}
+        causes = Counter(failure.kind for failure in failures).most_common()
+        details = "\n".join(f"  {count} {kind}, the last: {last[kind][:500]}" for kind, count in causes)
+        raise Halt(
+            f'the reward "{self.name}" could not score {len(failures)} of its last {len(self._recent)} rollouts, more'
+            f" than failure.share = {settings.share:g} allows:\n{details}\n"
+            "Fix the cause and run the same command again, or change failure.share, failure.window,"
+            " failure.min_failures"
+        )
 
     def _stop(self, group: RolloutGroup, rows: Sequence[int], scores: Sequence[Score]) -> None:
         row, failure = next((i, one.failure) for i, one in zip(rows, scores, strict=True) if failed(one))
@@ -288,7 +290,7 @@ def only_score(column: ScoreColumn, i: int, name: str) -> Score:
 
 def _computed(score: Score) -> Score:
     """Return the score of a leaf, which cannot claim that it was not computed."""
-    if score.failure is None or score.failure.kind not in NOT_ASKED:
+    if score.failure is None or score.failure.kind not in NOT_COMPUTED:
         return score
     why = Failure("invalid", f"the reward itself returned {score.failure.kind}: {score.failure.detail}")
     return replace(score, failure=why)

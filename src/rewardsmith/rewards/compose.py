@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import Annotated, TypeVar
+from typing import Annotated, ClassVar, TypeVar
 
 from pydantic import Field
 
@@ -63,8 +63,6 @@ PartChoice = Annotated[Chosen, in_place(PartSettings)]
 TermChoice = Annotated[Chosen, in_place(TermSettings)]
 StepChoice = Annotated[Chosen, in_place(StepSettings)]
 RouteChoice = Annotated[Chosen, in_place(RouteSettings)]
-RuleRole = Annotated[Chosen, in_place(), Field(description="p: computed first")]
-JudgeRole = Annotated[Chosen, in_place(), Field(description="v: computed where it can change the result")]
 
 ScoreColumns = Mapping[str, ScoreColumn]
 
@@ -97,6 +95,26 @@ class _Combined(Composed):
             return Score(failure=Failure("invalid", "the composed value is too large for a float"), parts=parts)
         return Score(value, parts=parts)
 
+    async def _in_order(
+        self,
+        group: RolloutGroup,
+        is_open: Callable[[str, float], bool],
+        terms: Mapping[str, TermSettings],
+    ) -> dict[str, ScoreColumn]:
+        """Score part after part; the next one only scores rollouts whose value left them open."""
+        columns: dict[str, ScoreColumn] = {}
+        wanted = [True] * len(group.rollouts)
+        for name, component in self.components.items():
+            term = terms.get(name)
+            before = columns[_first(term.when)] if term and term.when else None
+            columns[name] = column = await _score_where(component, group, term, before, wanted)
+            if column.dropped is None:
+                wanted = [
+                    was and score.value is not None and is_open(name, score.value)
+                    for was, score in zip(wanted, column, strict=True)
+                ]
+        return columns
+
     def _counted(self, parts: Mapping[str, Score]) -> Mapping[str, Score]:
         return parts
 
@@ -107,30 +125,29 @@ class _Combined(Composed):
         raise NotImplementedError
 
 
+@dataclass(kw_only=True, eq=False)
 class Sum(_Combined):
     """Add up weighted rewards; those that do not depend on each other are computed concurrently."""
 
-    def __init__(
-        self, *, parts: Annotated[dict[str, PartChoice], Field(min_length=1, description="the rewards, by name")]
-    ) -> None:
-        self.components = _built(parts)
-        self._terms = _terms(parts, self.components, PartSettings)
+    parts: Annotated[dict[str, PartChoice], Field(min_length=1, description="the rewards, by name")]
+
+    def __post_init__(self) -> None:
+        self.components = _built(self.parts)
+        self._terms = _terms(self.parts, self.components, PartSettings)
         self.streams = {name: Part(term.weight, term.discount) for name, term in self._terms.items() if term.weight}
         if not self.streams:
             raise UserError("every part of the sum has weight 0: there is nothing to add up")
         self.computed = computed_parts(self._terms)
-        for name in set(parts) - set(self.streams):
+        for name in set(self.parts) - set(self.streams):
             self.components[name].ignore_failures = True
 
     async def _columns(self, group: RolloutGroup) -> dict[str, ScoreColumn]:
         tasks: dict[str, asyncio.Task[ScoreColumn]] = {}
 
         async def column(name: str) -> ScoreColumn:
-            term, component = self._terms[name], self.components[name]
-            wanted = [name in self.computed] * len(group.rollouts)
-            if not term.when:
-                return await component.score(group, wanted)
-            return await _score_where(component, group, term, await tasks[_first(term.when)], wanted)
+            term, wanted = self._terms[name], [name in self.computed] * len(group.rollouts)
+            before = await tasks[_first(term.when)] if term.when else None
+            return await _score_where(self.components[name], group, term, before, wanted)
 
         try:
             async with asyncio.TaskGroup() as parts:
@@ -154,65 +171,47 @@ class Sum(_Combined):
         return self._combined({name: ScoreColumn((part,), dropped[name]) for name, part in parts.items()}, parts)
 
 
+@dataclass(kw_only=True, eq=False)
 class Product(_Combined):
     """Multiply weighted rewards in order; after a 0 the rest is not computed. A part whose `when` fails is 0."""
 
-    def __init__(
-        self, *, parts: Annotated[dict[str, TermChoice], Field(min_length=1, description="the rewards, by name")]
-    ) -> None:
-        self.components = _built(parts)
-        self._terms = _terms(parts, self.components, TermSettings)
+    parts: Annotated[dict[str, TermChoice], Field(min_length=1, description="the rewards, by name")]
+
+    def __post_init__(self) -> None:
+        self.components = _built(self.parts)
+        self._terms = _terms(self.parts, self.components, TermSettings)
         for name, term in self._terms.items():
             if not term.weight:
                 raise UserError(f'the part "{name}" of the product has weight 0: every reward would be 0')
 
     async def _columns(self, group: RolloutGroup) -> dict[str, ScoreColumn]:
-        columns: dict[str, ScoreColumn] = {}
-        open_ = [True] * len(group.rollouts)
-        for name, component in self.components.items():
-            term = self._terms[name]
-            if term.when:
-                column = await _score_where(component, group, term, columns[_first(term.when)], open_)
-            else:
-                column = await component.score(group, open_)
-            columns[name] = column
-            if column.dropped is None:
-                open_ = [was and bool(score.value) for was, score in zip(open_, column, strict=True)]
-        return columns
+        return await self._in_order(group, lambda name, value: value != 0, self._terms)
 
     def _value(self, values: Mapping[str, float]) -> float:
         return math.prod(self._terms[name].weight * value for name, value in values.items())
 
 
+@dataclass(kw_only=True, eq=False)
 class Cascade(_Combined):
     """Compute cheap rewards first; the next one only scores rollouts that are still undecided.
 
     The value is that of the part that decided. The last part always decides.
     """
 
-    def __init__(
-        self, *, parts: Annotated[dict[str, StepChoice], Field(min_length=1, description="the rewards, by name")]
-    ) -> None:
-        self.components = _built(parts)
+    parts: Annotated[dict[str, StepChoice], Field(min_length=1, description="the rewards, by name")]
+
+    def __post_init__(self) -> None:
+        self.components = _built(self.parts)
         self._limits = {
             name: (getattr(chosen.slot, "below", None), getattr(chosen.slot, "above", None))
-            for name, chosen in parts.items()
+            for name, chosen in self.parts.items()
         }
-        for name in list(parts)[:-1]:
+        for name in list(self.parts)[:-1]:
             if self._limits[name] == (None, None):
                 raise UserError(f'the part "{name}" has neither below nor above: it would never decide')
 
     async def _columns(self, group: RolloutGroup) -> dict[str, ScoreColumn]:
-        columns: dict[str, ScoreColumn] = {}
-        open_ = [True] * len(group.rollouts)
-        for name, component in self.components.items():
-            columns[name] = column = await component.score(group, open_)
-            if column.dropped is None:
-                open_ = [
-                    was and score.value is not None and not self._decides(name, score.value)
-                    for was, score in zip(open_, column, strict=True)
-                ]
-        return columns
+        return await self._in_order(group, lambda name, value: not self._decides(name, value), {})
 
     def _decides(self, name: str, value: float) -> bool:
         below, above = self._limits[name]
@@ -229,13 +228,16 @@ class Cascade(_Combined):
 # ---- a cheap rule and a costly judge, joined in three common ways: p is the rule's value, v the judge's --------------
 
 
+@dataclass(kw_only=True, eq=False)
 class _Pair(_Combined):
     """Two components, the rule first; subclasses define where the judge is needed, and how the two are joined."""
 
-    roles: Sequence[str] = ("rule", "judge")  # those that count
+    rule: Annotated[Chosen, in_place(), Field(description="p: computed first")]
+    judge: Annotated[Chosen, in_place(), Field(description="v: computed where it can change the result")]
 
-    def __init__(self, rule: Chosen, judge: Chosen) -> None:
-        self.components = {"rule": Component.build("rule", rule), "judge": Component.build("judge", judge)}
+    def __post_init__(self) -> None:
+        self.components = {"rule": Component.build("rule", self.rule), "judge": Component.build("judge", self.judge)}
+        self.roles = ["rule", "judge"]  # those that count
 
     async def _columns(self, group: RolloutGroup) -> dict[str, ScoreColumn]:
         rule = await self.components["rule"].score(group, ["rule" in self.roles] * len(group.rollouts))
@@ -248,46 +250,32 @@ class _Pair(_Combined):
         return {name: parts[name] for name in self.roles}
 
     def _value(self, values: Mapping[str, float]) -> float:
-        if len(values) == 1:
-            return self._single(*next(iter(values.items())))
-        return self._join(values["rule"], values["judge"])
+        return self._join(values.get("rule"), values.get("judge"))
 
     def _needs_judge(self, p: float) -> bool:
         raise NotImplementedError
 
-    def _join(self, p: float, v: float) -> float:
+    def _join(self, p: float | None, v: float | None) -> float:
+        """Return the value; one of the two is None where it was dropped for the group, or does not count."""
         raise NotImplementedError
 
-    def _single(self, name: str, value: float) -> float:
-        """Return the value where the other of the two was dropped for the group, or does not count."""
-        return value
 
-
+@dataclass(kw_only=True, eq=False)
 class Gate(_Pair):
     """p · v: the judge counts only where the rule holds; where it does not, the judge is not called."""
 
-    def __init__(
-        self,
-        *,
-        rule: RuleRole,
-        judge: JudgeRole,
-        threshold: Annotated[
-            float | None, Field(description="a rule below this counts as 0; not set: only 0 does")
-        ] = None,
-    ) -> None:
-        super().__init__(rule, judge)
-        self._threshold = threshold
+    threshold: Annotated[float | None, Field(description="a rule below this counts as 0; not set: only 0 does")] = None
 
     def _needs_judge(self, p: float) -> bool:
-        return p != 0 and (self._threshold is None or p >= self._threshold)
+        return p != 0 and (self.threshold is None or p >= self.threshold)
 
-    def _join(self, p: float, v: float) -> float:
-        return p * v if self._needs_judge(p) else 0.0
+    def _join(self, p: float | None, v: float | None) -> float:
+        if p is not None and not self._needs_judge(p):
+            return 0.0
+        return (1.0 if p is None else p) * (1.0 if v is None else v)
 
-    def _single(self, name: str, value: float) -> float:
-        return value if name == "judge" or self._needs_judge(value) else 0.0
 
-
+@dataclass(kw_only=True, eq=False)
 class Fallback(_Pair):
     """The judge only where the rule fails: p where it reaches the threshold, else factor · v.
 
@@ -295,66 +283,52 @@ class Fallback(_Pair):
     answers with wrong reasoning, use `gate`.
     """
 
-    def __init__(
-        self,
-        *,
-        rule: RuleRole,
-        judge: JudgeRole,
-        factor: Annotated[float, Field(gt=0, description="factor of the judge's value")] = 1.0,
-        correct_threshold: Annotated[float, Field(description="the answer is correct from this value of the rule")] = 1,
-    ) -> None:
-        super().__init__(rule, judge)
-        self._factor, self._correct_threshold = factor, correct_threshold
+    factor: Annotated[float, Field(gt=0, description="factor of the judge's value")] = 1.0
+    correct_threshold: Annotated[float, Field(description="the answer is correct from this value of the rule")] = 1
 
     def _needs_judge(self, p: float) -> bool:
-        return p < self._correct_threshold
+        return p < self.correct_threshold
 
-    def _join(self, p: float, v: float) -> float:
-        return self._factor * v if self._needs_judge(p) else p
+    def _join(self, p: float | None, v: float | None) -> float:
+        if v is None or (p is not None and not self._needs_judge(p)):
+            return p or 0.0
+        return self.factor * v
 
-    def _single(self, name: str, value: float) -> float:
-        return self._factor * value if name == "judge" else value
 
-
+@dataclass(kw_only=True, eq=False)
 class Mixed(_Pair):
     """share · v + (1 − share) · p."""
 
-    def __init__(
-        self,
-        *,
-        rule: RuleRole,
-        judge: JudgeRole,
-        share: Annotated[float, Field(ge=0, le=1, description="share of the judge")] = 0.5,
-    ) -> None:
-        super().__init__(rule, judge)
-        self._share = share
-        self.roles = [name for name, counts in (("rule", share < 1), ("judge", share > 0)) if counts]
+    share: Annotated[float, Field(ge=0, le=1, description="share of the judge")] = 0.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.roles = [name for name, counts in (("rule", self.share < 1), ("judge", self.share > 0)) if counts]
 
     def _needs_judge(self, p: float) -> bool:
         return True
 
-    def _join(self, p: float, v: float) -> float:
-        return self._share * v + (1 - self._share) * p
+    def _join(self, p: float | None, v: float | None) -> float:
+        if p is None or v is None:
+            return p or v or 0.0
+        return self.share * v + (1 - self.share) * p
 
 
+@dataclass(kw_only=True, eq=False)
 class Route(Composed):
     """Choose the reward by the source of the prompt: the first whose sources match.
 
     Every score has a part for each route; those that were not taken are skipped.
     """
 
-    routes = True
+    by_source: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        *,
-        routes: Annotated[
-            dict[str, RouteChoice], Field(min_length=1, description="the rewards, by name; the order counts")
-        ],
-    ) -> None:
-        self.components = _built(routes)
+    routes: Annotated[dict[str, RouteChoice], Field(min_length=1, description="the rewards, by name; the order counts")]
+
+    def __post_init__(self) -> None:
+        self.components = _built(self.routes)
         self._sources: dict[str, list[str]] = {
-            name: list(getattr(chosen.slot, "sources", ())) or [name] for name, chosen in routes.items()
+            name: getattr(chosen.slot, "sources", None) or [name] for name, chosen in self.routes.items()
         }
 
     def find(self, source: str) -> str:
@@ -389,13 +363,19 @@ class Route(Composed):
 
 
 async def _score_where(
-    component: Component, group: RolloutGroup, term: TermSettings, before: ScoreColumn, wanted: Sequence[bool]
+    component: Component,
+    group: RolloutGroup,
+    term: TermSettings | None,
+    before: ScoreColumn | None,
+    wanted: Sequence[bool],
 ) -> ScoreColumn:
-    """Score the rollouts for which the condition of a part holds.
+    """Score the wanted rollouts for which the condition of a part, on the scores of the part `before`, holds.
 
     An unknown condition is neither true nor false: where it failed, so does the part; where it was dropped for the
     group, so is the part.
     """
+    if term is None or before is None:
+        return await component.score(group, wanted)
     conditions = [_condition(score, term) for score in before]
     unknown = [why for why in conditions if isinstance(why, Failure)]
     if before.dropped is not None or any(why.kind == "dropped" for why in unknown):
@@ -414,12 +394,8 @@ async def _score_where(
 
 def _condition(score: Score, term: TermSettings) -> bool | Failure:
     """Return whether a rollout meets the condition of a part, or why that is not known."""
-    path = term.when.partition(".")[2]
-    if path:
-        known = dict(score.named_parts())
-        if path not in known:
-            return Failure("invalid", f"there is no such part: it has {listing(known)}")
-        score = known[path]
+    if path := term.when.partition(".")[2]:
+        score = dict(score.named_parts())[path]
     if score.failure is not None:
         return False if score.failure.kind == "skipped" else score.failure
     return score.value is not None and score.value >= term.at_least
@@ -432,10 +408,10 @@ def _first(when: str) -> str:
 def _built(parts: Mapping[str, Chosen]) -> dict[str, Component]:
     """Return the parts of a composition, after checking their names."""
     for name in parts:
-        if name in RESERVED:
-            raise UserError(f"a part is called {name!r}, as a metric of the whole reward is: rename it")
-        if "." in name or not name:
-            raise UserError(f"a part is called {name!r}: a name is not empty and has no dots, which separate levels")
+        if name in RESERVED or "." in name or not name:
+            raise UserError(
+                f"a part is called {name!r}: rename it, without dots and unlike {listing(sorted(RESERVED))}"
+            )
     return {name: Component.build(name, chosen) for name, chosen in parts.items()}
 
 

@@ -8,7 +8,8 @@ trains the model (`rewardsmith.trainers.process`). Everywhere else the model is 
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -48,12 +49,8 @@ class ReplaySettings(Settings):
 
     @model_validator(mode="after")
     def _go_together(self) -> ReplaySettings:
-        if bool(self.groups) != bool(self.per_step):
-            raise ValueError(
-                "groups and per_step go together: the size of the replay buffer, and how many groups a step draws"
-            )
-        if self.per_step > self.groups:
-            raise ValueError(f"per_step is {self.per_step}, more than groups = {self.groups}")
+        if bool(self.groups) != bool(self.per_step) or self.per_step > self.groups:
+            raise ValueError(f"groups = {self.groups}, per_step = {self.per_step}: a step draws at most all groups")
         return self
 
 
@@ -123,84 +120,72 @@ class TrustSettings(Settings):
         return self.floor if self.floor is not None else 0.6 if self.by == "gate" else 0.5
 
 
-ProcessModelName = Annotated[
-    str, Refers("models", offer="learn"), Field(description="which of the recipe's models is the reward model π_φ")
-]
-ReferenceName = Annotated[str | None, Refers("models", offer="learn")]
-
-
+@dataclass(kw_only=True, eq=False)
 class Implicit:
     """A reward for every token from a model that learns from outcomes alone (PRIME).
 
-    Attributes:
-        online: whether a trainer scores and trains; then `score` is not called.
-        reads_ends: it needs the character offsets of tokens; the report colours the text of each token.
+    Where `online` is set, a trainer scores and trains, and `score` is not called.
     """
 
-    reads_ends: ClassVar[bool] = True
+    reads_ends: ClassVar[bool] = True  # the report colours the text of each token
 
-    def __init__(
-        self,
-        *,
-        model: ProcessModelName,
-        outcome: Annotated[
-            str, Field(description="the part of the reward to learn from, with values in 0 to 1; empty: the only other")
-        ] = "",
-        beta: Annotated[float, Field(gt=0, description="β, the scale of the log-ratio")] = 0.05,
-        granularity: Annotated[
-            Literal["token", "step", "whole"],
-            Field(description="a reward for each token, for each step on its last token, or one for the answer"),
-        ] = "token",
-        separator: Annotated[str, Field(min_length=1, description="what ends a step of an answer")] = "\n",
-        normalise: Annotated[
-            Literal["none", "batch"],
-            Field(description="batch: divide by the largest absolute return of all rollouts of the step"),
-        ] = "batch",
-        smooth: Annotated[
-            float, Field(ge=0, le=1, description="λ: how much of the next token's reward each token gets as well")
-        ] = 0.0,
-        reference: Annotated[
-            Literal["start", "policy", "adapter-off"],
-            Field(
-                description="π_ref: the model as it is when the stage begins, the policy that wrote the answer, or the"
-                " model without its adapter"
-            ),
-        ] = "start",
-        reference_model: Annotated[
-            ReferenceName, Field(description="π_ref: a model of the recipe that never learns, instead of `reference`")
-        ] = None,
-        update: Annotated[
-            Literal["none", "before", "after", "reverse"],
-            Field(
-                description="learn not at all; before scoring, with another pass; while scoring, in one pass; or while"
-                " scoring, after a pass for the statistics of groups"
-            ),
-        ] = "after",
-        learn: Annotated[LearnSettings, Field(description="how it learns")] = LearnSettings(),  # noqa: B008 frozen
-        trust: Annotated[TrustSettings, Field(description="how much it counts")] = TrustSettings(),  # noqa: B008
-        truth: Annotated[StepTruthChoice | None, Field(description="step truth to measure it by: arithmetic")] = None,
-        value: Annotated[
-            Literal["sum", "mean", "lowest-step"],
-            Field(
-                description="what an answer is worth outside of training: the sum of its rewards, their mean, or the"
-                " sum of its lowest step"
-            ),
-        ] = "sum",
-    ) -> None:
-        if reference_model is not None and reference != "start":
-            raise UserError(f'reference = "{reference}" and reference_model both say what π_ref is: leave one out')
-        if reference_model == model:
-            raise UserError(f'reference_model is "{model}" itself: every reward would be 0')
-        if update == "after" and learn.loss != "cross-entropy":
+    model: Annotated[
+        str, Refers("models", offer="learn"), Field(description="which of the recipe's models is the reward model π_φ")
+    ]
+    outcome: Annotated[
+        str, Field(description="the part of the reward to learn from, with values in 0 to 1; empty: the only other")
+    ] = ""
+    beta: Annotated[float, Field(gt=0, description="β, the scale of the log-ratio")] = 0.05
+    granularity: Annotated[
+        Literal["token", "step", "whole"],
+        Field(description="a reward for each token, for each step on its last token, or one for the answer"),
+    ] = "token"
+    separator: Annotated[str, Field(min_length=1, description="what ends a step of an answer")] = "\n"
+    normalise: Annotated[
+        Literal["none", "batch"],
+        Field(description="batch: divide by the largest absolute return of all rollouts of the step"),
+    ] = "batch"
+    smooth: Annotated[
+        float, Field(ge=0, le=1, description="λ: how much of the next token's reward each token gets as well")
+    ] = 0.0
+    reference: Annotated[
+        Literal["start", "policy", "adapter-off"],
+        Field(
+            description="π_ref: the model as it is when the stage begins, the policy that wrote the answer, or the"
+            " model without its adapter"
+        ),
+    ] = "start"
+    reference_model: Annotated[
+        Annotated[str | None, Refers("models", offer="learn")],
+        Field(description="π_ref: a model of the recipe that never learns, instead of `reference`"),
+    ] = None
+    update: Annotated[
+        Literal["none", "before", "after", "reverse"],
+        Field(
+            description="learn not at all; before scoring, with another pass; while scoring, in one pass; or while"
+            " scoring, after a pass for the statistics of groups"
+        ),
+    ] = "after"
+    learn: Annotated[LearnSettings, Field(description="how it learns")] = LearnSettings()  # noqa: RUF009 frozen
+    trust: Annotated[TrustSettings, Field(description="how much it counts")] = TrustSettings()  # noqa: RUF009
+    truth: Annotated[StepTruthChoice | None, Field(description="step truth to measure it by: arithmetic")] = None
+    value: Annotated[
+        Literal["sum", "mean", "lowest-step"],
+        Field(
+            description="what an answer is worth outside of training: the sum of its rewards, their mean, or the sum of"
+            " its lowest step"
+        ),
+    ] = "sum"
+
+    def __post_init__(self) -> None:
+        if self.reference_model is not None and self.reference != "start":
+            raise UserError(f'reference = "{self.reference}" and reference_model both name π_ref: leave one out')
+        if self.reference_model == self.model:
+            raise UserError(f'reference_model is "{self.model}" itself: every reward would be 0')
+        if self.update == "after" and self.learn.loss != "cross-entropy":
             raise UserError(
-                f'the loss "{learn.loss}" needs the statistics of groups before the update: set update = "reverse"'
+                f'the loss "{self.learn.loss}" needs the statistics of groups before the update: set update = "reverse"'
             )
-        self.model, self.outcome, self.beta = model, outcome, beta
-        self.granularity, self.separator = granularity, separator
-        self.normalise, self.smooth = normalise, smooth
-        self.reference, self.reference_model = reference, reference_model
-        self.update, self.learning, self.trust, self.truth = update, learn, trust, truth
-        self.value = value
         self.online = False
         self._models: Models = UnconnectedModel
 
@@ -227,7 +212,7 @@ class Implicit:
 
     def facts(self) -> dict[str, Any]:
         """Return what its rewards depend on, for the record of a run."""
-        learned = {"loss": self.learning.loss, "offset": self.learning.offset} if self.update != "none" else {}
+        learned = {"loss": self.learn.loss, "offset": self.learn.offset} if self.update != "none" else {}
         reference = self.reference_model or self.reference
         return {"model": self.model, "beta": self.beta, "reference": reference, "update": self.update} | learned
 
@@ -242,33 +227,38 @@ class Implicit:
         )
 
     async def score(self, group: RolloutGroup) -> tuple[Score, ...]:
-        """Return what each rollout is worth (`value`), with a reward for each token.
+        """Return the value of each rollout, with a reward for each token; the scale is that of β.
 
-        The scale is that of β: there is no step whose largest return could be 1.
+        An answer that a model cannot read costs the others nothing.
         """
         self._require_reference()
-        model = self._models(self.model)
-        ours = await _logprobs(model, group)
-        if self.reference_model is None:
-            theirs = await _logprobs(model, group, adapter=False)
-        else:
-            theirs = await _logprobs(self._models(self.reference_model), group)
+        try:
+            return await self._scores(group)
+        except ModelCallError as error:
+            if len(group.rollouts) == 1:
+                return (Score(failure=failure_of(error)),)
+        singles = [replace(group, rollouts=[rollout]) for rollout in group.rollouts]
+        return tuple([score for single in singles for score in await self.score(single)])
+
+    async def _scores(self, group: RolloutGroup) -> tuple[Score, ...]:
+        ours = await self._logprobs(self.model, group)
+        reference = self.reference_model or self.model
+        theirs = await self._logprobs(reference, group, adapter=self.reference_model is not None)
         scores = []
-        for rollout, *logprobs in zip(group.rollouts, ours, theirs, strict=True):
+        for rollout, mine, other in zip(group.rollouts, ours, theirs, strict=True):
             try:
-                scores.append(self._score(rollout, *logprobs))
-            except (ModelCallError, CannotScore) as error:
+                scores.append(self._score(rollout, mine, other))
+            except CannotScore as error:
                 scores.append(Score(failure=failure_of(error)))
         return tuple(scores)
 
-    def _score(
-        self, rollout: Rollout, ours: TokenLogprobs | ModelCallError, theirs: TokenLogprobs | ModelCallError
-    ) -> Score:
-        for logprobs in (ours, theirs):
-            if isinstance(logprobs, ModelCallError):
-                raise logprobs
-        assert isinstance(ours, TokenLogprobs)
-        assert isinstance(theirs, TokenLogprobs)
+    async def _logprobs(self, name: str, group: RolloutGroup, *, adapter: bool = True) -> Sequence[TokenLogprobs]:
+        model: LogprobModel = self._models(name)
+        if not hasattr(unwrapped(model), "read"):
+            raise UserError(f"models.{name} gives no log-probabilities: use a model of this process")
+        return await model.read(group, adapter=adapter)
+
+    def _score(self, rollout: Rollout, ours: TokenLogprobs, theirs: TokenLogprobs) -> Score:
         if not np.array_equal(ours.ends, theirs.ends):
             raise CannotScore("invalid", "the model and its reference do not read the answer as the same tokens")
         rewards = self.beta * (ours.logprobs.astype(np.float64) - theirs.logprobs.astype(np.float64))
@@ -276,44 +266,18 @@ class Implicit:
             raise CannotScore("invalid", "a log-probability is not finite")
         steps = split_steps(rollout.text, self.separator)
         numbers = steps_of_tokens(ours.ends, steps)
-        value = worth(rewards, numbers, self.value)
-        feedback = _shown(sums_by_step(rewards, numbers, len(steps)))
+        by_step = sums_by_step(rewards, numbers, len(steps))
+        value = float(rewards.sum())
+        if self.value == "mean" and len(rewards):
+            value = float(rewards.mean())
+        elif self.value == "lowest-step" and len(rewards):  # of the steps that have tokens
+            value = float(by_step[np.unique(numbers)].min())
+        feedback = ""
+        if len(by_step) > 1:
+            listed = " ".join(f"{one:+.3f}" for one in by_step[:MAX_STEPS_SHOWN])
+            feedback = f"steps: {listed}; lowest: step {int(by_step.argmin()) + 1}"
         if not len(rollout.tokens):
             return Score(value, feedback=feedback)
         (values,), (support,) = self.place(rewards[None], np.ones((1, len(rewards)), dtype=np.bool_), numbers[None])
         support = None if self.granularity == "token" else support
         return Score(value, token_values=values.astype(np.float32), token_support=support, feedback=feedback)
-
-
-def worth(rewards: NDArray[np.float64], numbers: NDArray[np.int64], how: str) -> float:
-    """Return one number for an answer: the sum, the mean over tokens, or the lowest sum of a step that has tokens."""
-    if not len(rewards):
-        return 0.0
-    if how == "lowest-step":
-        return float(sums_by_step(rewards, numbers, int(numbers.max()) + 1)[np.unique(numbers)].min())
-    return float(rewards.mean() if how == "mean" else rewards.sum())
-
-
-async def _logprobs(model: Any, group: RolloutGroup, *, adapter: bool = True) -> list[TokenLogprobs | ModelCallError]:
-    """Return the log-probabilities of each rollout; one that the model cannot read costs the others nothing."""
-    if not hasattr(unwrapped(model), "read"):
-        raise UserError(
-            f"models.{model.name} gives no log-probabilities: an implicit reward needs models of this process"
-        )
-    reader: LogprobModel = model
-    try:
-        return list(await reader.read(group, adapter=adapter))
-    except ModelCallError as error:
-        if len(group.rollouts) == 1:
-            return [error]
-    singles = [replace(group, rollouts=[rollout]) for rollout in group.rollouts]
-    return [one for single in singles for one in await _logprobs(model, single, adapter=adapter)]
-
-
-def _shown(by_step: NDArray[np.float64]) -> str:
-    """Return the rewards of the steps for a person to read, and which is the lowest."""
-    if len(by_step) < 2:
-        return ""
-    shown = " ".join(f"{value:+.3f}" for value in by_step[:MAX_STEPS_SHOWN])
-    more = f" and {len(by_step) - MAX_STEPS_SHOWN} more" if len(by_step) > MAX_STEPS_SHOWN else ""
-    return f"steps: {shown}{more}; lowest: step {int(by_step.argmin()) + 1}"

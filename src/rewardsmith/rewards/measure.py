@@ -15,36 +15,23 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rewardsmith.types import NOT_ASKED, Score, ScoredGroup
+from rewardsmith.types import NOT_COMPUTED, Score, ScoredGroup
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One component over many groups.
+    """One component over many groups."""
 
-    Attributes:
-        name: dotted, as in `Score.named_parts`; "" is the whole reward.
-        rollouts: for how many it was computed: all but those skipped.
-        scored: how many of them have a value.
-        mean: of the values; None when there are none.
-        spread: population standard deviation of the values; None when there are none.
-        failed: share of `rollouts` by kind of failure, the most frequent first.
-        skipped: share of all rollouts for which it was not computed, because it could not change the result.
-        dropped: share of all rollouts for which it was left out, because it failed for another one of the group.
-        flat: share of the groups with at least two values in which all values are equal; None without such groups.
-        labels: share of all scores by label, the most frequent first; scores without one are not listed.
-    """
-
-    name: str
-    rollouts: int
-    scored: int
-    mean: float | None
-    spread: float | None
-    failed: Mapping[str, float]
-    skipped: float
-    dropped: float
-    flat: float | None
-    labels: Mapping[str, float]
+    name: str  # dotted, as in `Score.named_parts`; "" is the whole reward
+    rollouts: int  # for how many it was computed: all but those skipped
+    scored: int  # how many of them have a value
+    mean: float | None  # of the values; None when there are none
+    spread: float | None  # population standard deviation of the values
+    failed: Mapping[str, float]  # share of `rollouts` by kind of failure, the most frequent first
+    skipped: float  # share of all rollouts for which it was not computed, because it could not change the result
+    dropped: float  # share of all rollouts for which it was left out, because it failed for another one of the group
+    flat: float | None  # share of the groups with at least two values in which all are equal; None without such
+    labels: Mapping[str, float]  # share of all scores by label, the most frequent first
 
 
 def measure(scored: Iterable[ScoredGroup]) -> dict[str, Measured]:
@@ -71,9 +58,8 @@ class Measures:
 
     def add(self, scored: ScoredGroup) -> None:
         """Count a group."""
-        columns: dict[str, list[Score]] = {"": []}
+        columns: dict[str, list[Score]] = {"": list(scored.scores)}
         for score in scored.scores:
-            columns[""].append(score)
             for name, part in score.named_parts():
                 columns.setdefault(name, []).append(part)
         for name, scores in columns.items():
@@ -88,13 +74,10 @@ class _PartStatistics:
     """Counts of one component, with the mean and the squared distances from it (Welford 1962, Chan et al. 1983)."""
 
     def __init__(self) -> None:
-        self.scored = 0
-        self.mean = 0.0
-        self.squares = 0.0
+        self.scored = self.groups = self.flat = 0
+        self.mean = self.squares = 0.0
         self.failures: Counter[str] = Counter()
         self.labels: Counter[str] = Counter()
-        self.groups = 0
-        self.flat = 0
 
     def add(self, scores: Sequence[Score]) -> None:
         values = [score.value for score in scores if score.value is not None]
@@ -117,7 +100,7 @@ class _PartStatistics:
         skipped, dropped = self.failures["skipped"], self.failures["dropped"]
         computed = every - skipped
         # By count, then by name: the order of the groups must not show.
-        own = sorted((-n, kind) for kind, n in self.failures.items() if n and kind not in NOT_ASKED)
+        own = sorted((-n, kind) for kind, n in self.failures.items() if n and kind not in NOT_COMPUTED)
         labels = sorted((-n, label) for label, n in self.labels.items())
         return Measured(
             name=name,

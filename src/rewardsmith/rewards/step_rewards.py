@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated, ClassVar
 
@@ -23,6 +24,7 @@ MAX_STEPS_QUOTED, MAX_CHARACTERS_QUOTED = 8, 60
 """Wrong steps that the feedback quotes, and characters of each."""
 
 
+@dataclass(kw_only=True, eq=False)
 class Steps:
     """Reward each step of an answer on its last token: one number for right steps, another for wrong ones.
 
@@ -31,20 +33,13 @@ class Steps:
 
     reads_ends: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        *,
-        truth: StepTruthChoice,
-        right: Annotated[float, Field(description="reward of a right step")] = 1.0,
-        wrong: Annotated[float, Field(description="reward of a wrong step, and of an answer without any")] = 0.0,
-    ) -> None:
-        self._truth = truth
-        self._right = right
-        self._wrong = wrong
+    truth: StepTruthChoice
+    right: Annotated[float, Field(description="reward of a right step")] = 1.0
+    wrong: Annotated[float, Field(description="reward of a wrong step, and of an answer without any")] = 0.0
 
     def require(self, prompt: Prompt) -> None:
         """Raise `CannotScore` if nothing is known about the steps of answers to this prompt."""
-        judged_by(self._truth, prompt, "")
+        judged_by(self.truth, prompt, "")
 
     async def score(self, group: RolloutGroup) -> tuple[Score, ...]:
         """Return the mean over the steps of each rollout, with the reward of each step on its last token.
@@ -54,14 +49,14 @@ class Steps:
         scores = []
         for rollout in group.rollouts:
             try:
-                scores.append(self._scored(rollout, judged_by(self._truth, group.prompt, rollout.text)))
+                scores.append(self._scored(rollout, judged_by(self.truth, group.prompt, rollout.text)))
             except Exception as error:  # noqa: BLE001 the truth may be a user's own code
                 scores.append(Score(failure=failure_of(error)))
             await asyncio.sleep(0)
         return tuple(scores)
 
     def _scored(self, rollout: Rollout, judged: Sequence[JudgedStep]) -> Score:
-        rewards = np.array([self._right if step.right else self._wrong for step in judged] or [self._wrong])
+        rewards = np.array([self.right if step.right else self.wrong for step in judged] or [self.wrong])
         value, feedback, count = float(rewards.mean()), _feedback(judged, rollout.text), len(rollout.tokens)
         if not count:
             return Score(value, feedback=feedback)
@@ -101,19 +96,9 @@ def _last_tokens(ends: NDArray[np.int32], judged: Sequence[JudgedStep]) -> NDArr
 
 def _feedback(judged: Sequence[JudgedStep], text: str) -> str:
     """Return the wrong steps, for a person to read."""
-    wrong = [(number, step) for number, step in enumerate(judged, start=1) if not step.right]
+    wrong = [(number, text[step.start : step.end]) for number, step in enumerate(judged, 1) if not step.right]
     if not wrong:
         return "" if judged else "there are no steps"
-    quoted = [f"step {number} ({_quoted(text, step)})" for number, step in wrong[:MAX_STEPS_QUOTED]]
-    more = f" and {len(wrong) - MAX_STEPS_QUOTED} more" if len(wrong) > MAX_STEPS_QUOTED else ""
-    return f"wrong of {len(judged)}: {', '.join(quoted)}{more}"
-
-
-def _quoted(text: str, step: JudgedStep) -> str:
-    if step.start == step.end:
-        return "missing"
-    shown = text[step.start : min(step.end, step.start + MAX_CHARACTERS_QUOTED)]
-    return f"{shown}…" if step.end - step.start > MAX_CHARACTERS_QUOTED else shown
-
-
-__all__ = ["StepTruthChoice", "Steps", "judged_by"]
+    quoted = [f"step {number} ({step[:MAX_CHARACTERS_QUOTED] or 'missing'})" for number, step in wrong]
+    more = ", …" if len(wrong) > MAX_STEPS_QUOTED else ""
+    return f"wrong of {len(judged)}: {', '.join(quoted[:MAX_STEPS_QUOTED])}{more}"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
+import numpy as np
 from pydantic import Field
 
 from rewardsmith.config import Chosen, Settings
@@ -20,14 +20,15 @@ from rewardsmith.rewards.component import Component, ScoreColumn, only_score
 from rewardsmith.rewards.failures import in_place
 from rewardsmith.types import Failure, RolloutGroup, Score, ScoredGroup
 
-Transformed = Annotated[Chosen, in_place(), Field(description="the reward to change")]
 
-
+@dataclass(kw_only=True, eq=False)
 class _Transform(Composed):
     """One component, `raw`, whose values are changed one by one; a failure stays one."""
 
-    def __init__(self, reward: Chosen) -> None:
-        self.components = {"raw": Component.build("raw", reward)}
+    reward: Annotated[Chosen, in_place(), Field(description="the reward to change")]
+
+    def __post_init__(self) -> None:
+        self.components = {"raw": Component.build("raw", self.reward)}
 
     async def score(self, group: RolloutGroup) -> tuple[Score, ...]:
         """Return the changed scores."""
@@ -50,52 +51,42 @@ class _Transform(Composed):
         raise NotImplementedError
 
 
+@dataclass(kw_only=True, eq=False)
 class Clip(_Transform):
     """Bring a reward into bounds."""
 
-    def __init__(
-        self,
-        *,
-        reward: Transformed,
-        low: Annotated[float | None, Field(description="lower bound; not set: none")] = None,
-        high: Annotated[float | None, Field(description="upper bound; not set: none")] = None,
-    ) -> None:
-        super().__init__(reward)
-        if low is None and high is None:
-            raise UserError("clip has neither low nor high: set one, or leave it out")
-        if low is not None and high is not None and low > high:
-            raise UserError(f"clip has low = {low}, above high = {high}")
-        self._low = -math.inf if low is None else low
-        self._high = math.inf if high is None else high
+    low: Annotated[float | None, Field(description="lower bound; not set: none")] = None
+    high: Annotated[float | None, Field(description="upper bound; not set: none")] = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._low = -math.inf if self.low is None else self.low
+        self._high = math.inf if self.high is None else self.high
+        if self._low > self._high:
+            raise UserError(f"clip has low = {self._low}, above high = {self._high}")
 
     def _value(self, value: float) -> float:
         return min(max(value, self._low), self._high)
 
 
+@dataclass(kw_only=True, eq=False)
 class Scale(_Transform):
     """factor · reward + offset; rewards per token are multiplied too."""
 
-    def __init__(
-        self,
-        *,
-        reward: Transformed,
-        factor: Annotated[float, Field(description="multiplies")] = 1.0,
-        offset: Annotated[float, Field(description="is added")] = 0.0,
-    ) -> None:
-        super().__init__(reward)
-        self._factor, self._offset = factor, offset
+    factor: Annotated[float, Field(description="multiplies")] = 1.0
+    offset: Annotated[float, Field(description="is added")] = 0.0
 
     def _value(self, value: float) -> float:
-        return self._factor * value + self._offset
+        return self.factor * value + self.offset
 
     def _with_value(self, raw: Score, value: float) -> Score:
         changed = super()._with_value(raw, value)
         if not changed.ok or raw.token_values is None:
             return changed
-        if self._offset:
-            why = Failure("invalid", f"offset = {self._offset} cannot be added to a reward per token: use factor alone")
+        if self.offset:
+            why = Failure("invalid", f"offset = {self.offset} cannot be added to a reward per token: use factor alone")
             return Score(failure=why, parts=changed.parts)
-        return replace(changed, token_values=raw.token_values * self._factor, token_support=raw.token_support)
+        return replace(changed, token_values=raw.token_values * self.factor, token_support=raw.token_support)
 
 
 class LogisticSettings(Settings):
@@ -107,46 +98,33 @@ class LogisticSettings(Settings):
     high: float = Field(default=1.0, description="far above the centre")
 
 
+@dataclass(kw_only=True, eq=False)
 class Shape(_Transform):
     """A curve through points, with straight lines between them and flat ends; or a logistic step."""
 
-    def __init__(
-        self,
-        *,
-        reward: Transformed,
-        points: Annotated[
-            list[Annotated[list[float], Field(min_length=2, max_length=2)]],
-            Field(description="[[x, y], …], x growing; equal x are a jump"),
-        ] = [],  # noqa: B006 settings are never changed
-        logistic: Annotated[LogisticSettings | None, Field(description="a smooth step instead of points")] = None,
-    ) -> None:
-        super().__init__(reward)
-        if bool(points) == (logistic is not None):
+    points: Annotated[
+        tuple[Annotated[list[float], Field(min_length=2, max_length=2)], ...],
+        Field(description="[[x, y], …], x growing; equal x are a jump"),
+    ] = ()
+    logistic: Annotated[LogisticSettings | None, Field(description="a smooth step instead of points")] = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if bool(self.points) == (self.logistic is not None):
             raise UserError("shape needs points = [[x, y], …] or logistic = { … }: one of the two")
-        self._x, self._y = [x for x, _ in points], [y for _, y in points]
+        self._x, self._y = [x for x, _ in self.points], [y for _, y in self.points]
         if sorted(self._x) != self._x:
             raise UserError(f"the x of shape's points must grow: they are {self._x}")
-        self._logistic = logistic
 
     def _value(self, value: float) -> float:
-        return self._between(value) if self._logistic is None else self._step(self._logistic, value)
-
-    @staticmethod
-    def _step(step: LogisticSettings, x: float) -> float:
+        if self.logistic is None:
+            return float(np.interp(value, self._x, self._y))
         # tanh has no overflow: 1 / (1 + exp(-z)) = (1 + tanh(z / 2)) / 2
-        return step.low + (step.high - step.low) * (1 + math.tanh((x - step.centre) / step.width / 2)) / 2
-
-    def _between(self, x: float) -> float:
-        after = bisect_right(self._x, x)  # a jump has the value of its last point
-        if after == 0:
-            return self._y[0]
-        if after == len(self._x):
-            return self._y[-1]
-        left, right = self._x[after - 1], self._x[after]
-        share = (x - left) / (right - left)
-        return self._y[after - 1] * (1 - share) + self._y[after] * share
+        step = self.logistic
+        return step.low + (step.high - step.low) * (1 + math.tanh((value - step.centre) / step.width / 2)) / 2
 
 
+@dataclass(kw_only=True, eq=False)
 class Standardise(_Transform):
     """(reward − mean) / standard deviation, over the group or over the rewards of the last steps.
 
@@ -155,35 +133,33 @@ class Standardise(_Transform):
     of earlier steps; until it holds `min_count` rewards, the group's own are used.
     """
 
-    def __init__(
-        self,
-        *,
-        reward: Transformed,
-        over: Annotated[Literal["group", "window"], Field(description="whose mean and deviation")] = "group",
-        window: Annotated[int, Field(ge=2, description="rewards in the window, the last ones")] = 1024,
-        min_count: Annotated[int, Field(ge=2, description="rewards that the window needs before it is used")] = 64,
-        centre: Annotated[bool, Field(description="subtract the mean; false: only divide")] = True,
-    ) -> None:
-        super().__init__(reward)
-        if over == "window" and min_count > window:
-            raise UserError(f"standardise has min_count = {min_count}, more than window = {window}: it is never used")
-        self._over, self._min_count, self._centre = over, min_count, centre
-        self._window: deque[float] = deque(maxlen=window)
+    over: Annotated[Literal["group", "window"], Field(description="whose mean and deviation")] = "group"
+    window: Annotated[int, Field(ge=2, description="rewards in the window, the last ones")] = 1024
+    min_count: Annotated[int, Field(ge=2, description="rewards that the window needs before it is used")] = 64
+    centre: Annotated[bool, Field(description="subtract the mean; false: only divide")] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._window: deque[float] = deque(maxlen=self.window)
 
     async def score(self, group: RolloutGroup) -> tuple[Score, ...]:
         """Return the standardised scores."""
         column = await self.components["raw"].score(group)
         values = [score.value for score in column if score.value is not None]
-        known = list(self._window) if self._over == "window" and len(self._window) >= self._min_count else values
+        known = (
+            list(self._window)
+            if self.over == "window" and len(self._window) >= min(self.min_count, self.window)
+            else values
+        )
         if known is values and len(group.rollouts) < 2:
             raise CannotScore("invalid", "a single rollout cannot be standardised over its group: sample at least two")
         mean, deviation = _moments(known)
-        shift = mean if self._centre else 0.0
+        shift = mean if self.centre else 0.0
         return self._transformed(column, lambda value: (value - shift) / deviation if deviation else 0.0)
 
     async def learn(self, scored: Sequence[ScoredGroup], part: str) -> Mapping[str, float]:
         """Take the rewards of a step into the window."""
-        if self._over != "window":
+        if self.over != "window":
             return {}
         name = f"{part}.raw".lstrip(".")
         for group in scored:

@@ -39,10 +39,10 @@ def reads_ends(reward: Reward) -> bool:
     return bool(getattr(inner, "reads_ends", False)) or any(map(reads_ends, components_of(inner).values()))
 
 
-def connect(root: Component, say: Callable[[str], None] | None = None, models: Models | None = None) -> None:
+def connect(root: Component, log: Callable[[str], None] | None = None, models: Models | None = None) -> None:
     """Set where the messages of a tree go, and give its rewards their models by name; it may be called again."""
     for _, component in walk(root):
-        component.say = say or component.say
+        component.log = log or component.log
         take = getattr(component.reward, "connect", None)
         if take is not None and models is not None:
             with _named_errors(component, "take the models of the recipe"):
@@ -82,15 +82,13 @@ def unfit(component: Component, prompt: Prompt, path: str = "") -> Iterator[tupl
         return
     try:
         getattr(component.reward, "require", lambda _: None)(prompt)
-    except UserError as error:
-        yield path, str(error)
     except Exception as error:  # noqa: BLE001 a reward may be a user's own code
-        yield path, failure_of(error).detail
+        yield path, str(error) if isinstance(error, UserError) else failure_of(error).detail
 
 
 def routes(component: Component) -> bool:
     """Whether a reward of the tree is chosen by the source of prompts."""
-    return any(isinstance(inner.reward, Composed) and inner.reward.routes for _, inner in walk(component))
+    return any(isinstance(inner.reward, Composed) and inner.reward.by_source for _, inner in walk(component))
 
 
 def has_part(root: Component, name: str) -> bool:
@@ -108,18 +106,14 @@ async def learn(root: Component, scored: Sequence[ScoredGroup]) -> dict[str, flo
     metrics: dict[str, float] = {}
     for path, component in walk(root):
         reward: Any = component.reward
-        if not hasattr(reward, "learn"):
+        if not callable(getattr(reward, "learn", None)):
             continue
         try:
             learned = await reward.learn(scored, path)
             metrics |= {f"learned/{path or 'reward'}/{name}": float(value) for name, value in learned.items()}
-        except Halt:
-            raise
         except Exception as error:
-            why = failure_of(error).detail
-            raise Halt(
-                f'the reward "{component.name}" could not learn, and has missed this step, which counts as done: {why}'
-            ) from error
+            why = failure_of(error).detail  # raises a `Halt` again
+            raise Halt(f'the reward "{component.name}" could not learn, and has missed this step: {why}') from error
     return metrics
 
 
@@ -157,7 +151,8 @@ def _named_errors(component: Component, what: str) -> Iterator[None]:
 
 def latencies(root: Component) -> dict[str, list[float]]:
     """Return the seconds that each component took for each group since the last call; "" is the root."""
-    taken = {path: component.seconds for path, component in walk(root)}
-    for _, component in walk(root):
-        component.seconds = []
-    return {path: seconds for path, seconds in taken.items() if seconds}
+    taken = {}
+    for path, component in walk(root):
+        if component.seconds:
+            taken[path], component.seconds = component.seconds, []
+    return taken

@@ -86,8 +86,7 @@ def clear(
             raise UserError(f"there are no verdicts of a model {model!r}.{nearest(model, names)} Known: {known}")
         selected = opened.contents(model, before)
         if not selected:
-            what = f"no verdicts in {opened.folder}" if not models else "no verdict is that old"
-            sys.stdout.write(f"{what}: there is nothing to remove\n")
+            sys.stdout.write(f"no verdicts in {opened.folder} to remove\n")
             return 0
         if not yes:
             count = count_of(sum(one.verdicts for one in selected), "verdict")

@@ -63,7 +63,7 @@ class EvaluateRollouts(RolloutJob):
             scores = await self._scores(context, groups, "reasoning_part", self.reasoning_check, wanted)
             # A wrong answer needs no check of its reasoning.
             checked = [
-                [score if needed else _SKIPPED for score, needed in zip(some, needs, strict=True)] if some else []
+                [score if needed else _SKIPPED for score, needed in zip(some, needs, strict=bool(some))]
                 for some, needs in zip(scores, wanted, strict=True)
             ]
             logs.append(FailureLog(REASONING))
@@ -96,18 +96,16 @@ class EvaluateRollouts(RolloutJob):
             )
         part = getattr(self, setting)
         found: list[Sequence[Score]] = []
-        missing: tuple[StoredGroup, Sequence[Score]] | None = None
         for group, scores in zip(groups, whole, strict=True):
             if scores is None:
                 raise UserError(f"{group.place}: no score is stored there. --reward names a reward that scores it now")
             by_name = [{"": score} | dict(score.named_parts()) for score in scores]
-            complete = all(part in names for names in by_name)
-            found.append([names[part] for names in by_name] if complete else [])
-            missing = missing or (None if complete else (group, scores))
-        if missing is not None and (wanted is None or not any(found)):
-            known = dict.fromkeys(name for score in missing[1] for name, _ in score.named_parts())
+            found.append([names[part] for names in by_name] if all(part in names for names in by_name) else [])
+        if not any(found) or (wanted is None and not all(found)):
+            missing = found.index([])
+            known = dict.fromkeys(name for score in whole[missing] or () for name, _ in score.named_parts())
             raise UserError(
-                f"--{setting.replace('_', '-')} is {part!r}: {missing[0].place} has no such part."
+                f"--{setting.replace('_', '-')} is {part!r}: {groups[missing].place} has no such part."
                 f"{nearest(part, known)} Known parts: {listing(known)}"
             )
         return found

@@ -64,7 +64,9 @@ def find_reward(where: str, overrides: Sequence[str] = ()) -> NamedReward:
     if run is not None and not Path(file).is_file():
         raise UserError(f"--reward {where!r}: the folder has no {RECIPE}: name the folder of a run, or a TOML file")
     if run is None and not Path(name).exists():
-        raise _no_file(name)
+        parent = Path(name).parent
+        siblings = [path.name for path in parent.iterdir()] if parent.is_dir() else []
+        raise UserError(f"there is no recipe or run {name!r}.{nearest(Path(name).name, siblings)}")
     table = load_table(file, overrides)
     if is_reward(table):
         found = _parse_reward(table, file)
@@ -88,14 +90,6 @@ def _split(where: str) -> tuple[str, str]:
     if not file or not path:
         raise UserError(f"cannot read --reward {where!r}: write RECIPE, or RECIPE:path such as recipe.toml:policy")
     return file, path
-
-
-def _no_file(name: str) -> UserError:
-    """Return the error for a file or run that does not exist, with the nearest name at the first wrong place."""
-    path = Path(name)
-    wrong = next(place for place in (*reversed(path.parents), path) if not place.exists())
-    siblings = [p.name for p in wrong.parent.iterdir()] if wrong.parent.is_dir() else []
-    return UserError(f"there is no recipe{'' if path.suffix else ' or run'} {name!r}.{nearest(wrong.name, siblings)}")
 
 
 def is_reward(table: Mapping[str, Any]) -> bool:
@@ -131,8 +125,8 @@ def _select(recipe: Recipe, file: str, path: str) -> Chosen:
     stages = [str(getattr(stage.settings, "name", i)) for i, stage in enumerate(recipe.stages)]
     known: dict[str, Chosen] = {}
     for place, reward in _rewards(recipe):
-        head, number, rest = [*place.split(".", 2), "", ""][:3]
-        known[f"{stages[int(number)]}.{rest}" if head == "stages" else place] = reward
+        number, _, rest = place.removeprefix("stages.").partition(".")
+        known[f"{stages[int(number)]}.{rest}"] = reward
     # Rewards that are not inside another one.
     outer = {n: r for n, r in known.items() if not any(n.startswith(f"{other}.") for other in known)}
     if not path:
@@ -143,11 +137,9 @@ def _select(recipe: Recipe, file: str, path: str) -> Chosen:
             names = _short_names(outer)
             raise UserError(f"{file} has several rewards: name one, as in {file}:{names[0]}. Known: {listing(names)}")
         return first
-    wanted = path.removeprefix("stages.")
-    stage, _, rest = wanted.partition(".")
-    if stage not in stages and stage.isdecimal() and len(stage) < 9 and int(stage) < len(stages):
-        wanted = f"{stages[int(stage)]}.{rest}".rstrip(".")
-    wanted = f"{wanted}.reward" if wanted in stages else wanted
+    stage, dot, rest = path.removeprefix("stages.").partition(".")
+    numbered = dict(zip(map(str, range(len(stages))), stages, strict=True))
+    wanted = f"{numbered.get(stage, stage)}.{rest if dot else 'reward'}"
     if wanted not in known:
         raise _unknown(file, path, known, outer)
     return known[wanted]
@@ -172,8 +164,7 @@ def _short_names(names: Mapping[str, Chosen]) -> list[str]:
 def named_models(reward: Chosen, models: Mapping[str, Chosen]) -> dict[str, Chosen]:
     """Return the models that a reward names, and those of which they are copies."""
     direct = [name for _, table, name in references(reward) if table == "models" and name in models]
-    names = {copied for name in direct for copied in copies_of(models, name)}
-    return {name: model for name, model in models.items() if name in names}
+    return {copied: models[copied] for name in direct for copied in copies_of(models, name)}
 
 
 # ---- data ----------------------------------------------------------------------------------------------------------
@@ -184,22 +175,13 @@ def find_source(where: str, settings: Sequence[str] = ()) -> Chosen:
 
     `settings` of the source are `key=value`, such as `columns.candidates=mt_texts`.
     """
-    file, colon, name = where.rpartition(":")
-    if colon and file.endswith(".toml"):
-        return _recipe_source(file, name, settings)
-    return _recipe_source(where, "", settings) if where.endswith(".toml") else _file_source(where, settings)
-
-
-def _recipe_source(file: str, name: str, settings: Sequence[str]) -> Chosen:
-    known = load_recipe(file, [f"data.{name}.{change}" for change in settings] if name else []).data
-    if name in known:
+    file, _, name = (f"{where}:" if where.endswith(".toml") else where).rpartition(":")
+    if file.endswith(".toml"):
+        known = load_recipe(file, [f"data.{name}.{change}" for change in settings] if name else []).data
+        if name not in known:
+            hint = f"{nearest(name, known)} Known: {listing(known)}"
+            raise UserError(f"{file} has no data {name!r}: name it, as in {file}:{next(iter(known), 'NAME')}.{hint}")
         return known[name]
-    if name:
-        raise UserError(f"{file} has no data {name!r}.{nearest(name, known)} Known: {listing(known)}")
-    raise UserError(f"name the data of {file}, as in {file}:{next(iter(known), 'NAME')}. Known: {listing(known)}")
-
-
-def _file_source(where: str, settings: Sequence[str]) -> Chosen:
     path = Path(where)
     suffixes = {file.suffix.lower() for file in path.iterdir()} if path.is_dir() else {path.suffix.lower()}
     kinds = sorted({SUFFIXES[suffix] for suffix in suffixes if suffix in SUFFIXES})
@@ -294,11 +276,8 @@ def training_stages(recipe: Recipe) -> dict[str, str]:
     """Return the models that are trained, and the first stage in which each is."""
     trained: dict[str, str] = {}
     for stage in recipe.stages:
-        names = []
-        for _, table in places(stage):
-            settings: Any = table.settings if isinstance(table, Chosen) else table
-            if hasattr(settings, "optimizer") and hasattr(settings, "model"):
-                names.append(settings.model)
+        tables: list[Any] = [table.settings if isinstance(table, Chosen) else table for _, table in places(stage)]
+        names = [table.model for table in tables if hasattr(table, "optimizer") and hasattr(table, "model")]
         parts: list[Any] = [part.settings for part in process_parts(stage).values()]
         for name in [*names, *(part.model for part in parts if part.update != "none")]:
             trained.setdefault(name, str(getattr(stage.settings, "name", stage.name)))

@@ -48,13 +48,8 @@ class ModelRegistry:
         on_open: Callable[[Engine], None] = lambda engine: None,
         start: Callable[[ModelSettings, int, str], Engine] | None = None,
     ) -> None:
-        self._tables = tables
-        self._seed = seed
-        self._folder = folder
-        self._log = log
-        self._cache_folder = cache
-        self._on_open = on_open
-        self._start = start
+        self._tables, self._seed, self._folder, self._log = tables, seed, folder, log
+        self._cache_folder, self._on_open, self._start = cache, on_open, start
         self._cache: Any = None
         self._engines: dict[str, Engine] = {}
         self._models: dict[str, Model] = {}
@@ -95,7 +90,7 @@ class ModelRegistry:
             if self._cache_folder != "":
                 from rewardsmith.rewards.cache import CachedModel, VerdictCache  # noqa: PLC0415
 
-                self._cache = self._cache or VerdictCache(self._cache_folder, say=self._log)
+                self._cache = self._cache or VerdictCache(self._cache_folder, log=self._log)
                 model = CachedModel(model, self._cache)
             self._models[name] = model
         return self._models[name]

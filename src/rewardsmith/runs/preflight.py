@@ -22,7 +22,6 @@ from rewardsmith.trainers.evaluate.evaluate_policy import require_free
 from rewardsmith.trainers.process.implicit_parts import (
     claim_implicit_parts,
     process_parts,
-    require_other_reference,
     require_same_tokens,
 )
 from rewardsmith.trainers.trainer import HELD_OUT_SEED, count_items, held_out
@@ -205,13 +204,6 @@ def check_models(recipe: Recipe, log: Callable[[str], None]) -> None:
     """Check the files of every model that a stage uses, and whether answers of its length fit into it."""
     from rewardsmith.engines.embedded.loading import check_model  # noqa: PLC0415 it imports torch
 
-    for i, stage in enumerate(recipe.stages):
-        settings: Any = stage.settings
-        if settings.trains_rewards:
-            try:
-                require_other_reference(settings.reward, settings.model)
-            except UserError as error:
-                raise UserError(f"stages.{i}.reward: {error}") from error
     outlines: dict[str, ModelOutline] = {}
     used = _used_models(recipe)
     for name, chat in used.items():

@@ -103,7 +103,7 @@ class Progress:
         self._phase, self._phase_begun, self._phase_done = "", 0.0, 0
         self._phase_text: list[str] = []
         self._bar = _Bar(self._console, lambda: (self._numbers, self._phase_text))
-        self._bar.add_task(name, total=total, completed=done)
+        self._bar.add_task(name, total=total or None, completed=done)  # 0 is unknown
 
     def log(self, text: str) -> None:
         """Write a line."""
@@ -135,7 +135,7 @@ class Progress:
             self._written = now
             task = self._bar.tasks[0]
             text = "  ".join(self._phase_text)
-            self.log(f"{task.description} step {task.completed + 1:.0f}/{task.total:.0f}: {text}")
+            self.log(f"{task.description} step {task.completed + 1:.0f}/{task.total or 0:.0f}: {text}")
 
     def step(self, update: Update) -> None:
         """Show the metrics of a step."""
@@ -151,7 +151,7 @@ class Progress:
                 times.append(f"left {_clock(task.time_remaining)}")
             if task.speed and self._unit == "steps":
                 times.append(f"{1 / task.speed:.2f} s/step")
-            self.log("  ".join([f"{task.description} {update.step}/{task.total:.0f}", *self._numbers, *times]))
+            self.log("  ".join([f"{task.description} {update.step}/{task.total or 0:.0f}", *self._numbers, *times]))
 
     def _step_numbers(self, metrics: Mapping[str, float]) -> list[str]:
         """Return the numbers of a step that matter, and those of the last validation."""

@@ -19,7 +19,7 @@ import numpy as np
 
 from rewardsmith.records import from_json
 from rewardsmith.trainers.trainer import GroupRecord
-from rewardsmith.types import NOT_ASKED, Prompt, Rollout, Score
+from rewardsmith.types import NOT_COMPUTED, Prompt, Rollout, Score
 
 MAX_END = 4_000_000  # bytes read at each end of a rollouts file
 MAX_TEXT = 4_000  # characters shown of one text
@@ -85,7 +85,7 @@ def read_rollouts(path: Path) -> dict[str, Any]:
             values = [min(values[0], score.value), max(values[1], score.value)] if score.value is not None else values
             for name, part in (("", score), *score.named_parts()):
                 parts |= {name: None} if name else {}
-                if part.failure is not None and part.failure.kind not in NOT_ASKED:
+                if part.failure is not None and part.failure.kind not in NOT_COMPUTED:
                     failures[name, part.failure.kind] += 1
     first, last = training.first[:MAX_TRAINING], [] if training.one_step else training.last[:MAX_TRAINING]
     others = [line for line in dropped if not any(line is one for one in (*first, *last))]
@@ -189,7 +189,7 @@ def _rollout(rollout: Rollout, score: Score, advantage: float | None) -> dict[st
 def _verdict(score: Score) -> dict[str, Any]:
     """Return a value or why there is none, and the feedback; `called` is False where the reward was not called."""
     failure = score.failure and {"kind": score.failure.kind, **_cut(score.failure.detail, MAX_FEEDBACK)}
-    called = score.failure is None or score.failure.kind not in NOT_ASKED
+    called = score.failure is None or score.failure.kind not in NOT_COMPUTED
     feedback = _cut(score.feedback, MAX_FEEDBACK) if score.feedback else None
     return {"value": number(score.value), "failure": failure, "called": called, "feedback": feedback}
 

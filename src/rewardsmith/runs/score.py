@@ -33,7 +33,6 @@ from rewardsmith.runs.lookup import named_models
 from rewardsmith.runs.score_statistics import Comparison, OutcomeTally, component_name, without_implicit
 from rewardsmith.runs.stored_rollouts import RolloutJob, StoredGroup, StoredRollouts
 from rewardsmith.storage import ResumableJsonl, changes
-from rewardsmith.trainers.evaluate.eval_measures import MAX_DETAIL
 from rewardsmith.trainers.evaluate.scorer import FailureLog, run_in_order
 from rewardsmith.trainers.settings import RewardChoice
 from rewardsmith.trainers.trainer import GroupRecord
@@ -82,42 +81,44 @@ class ScoreRollouts(RolloutJob):
         results = None if self.out is None else _results_file(self.out, rollouts.files)
         if context.fresh and results is None:
             raise UserError("--fresh is about the file of --out: name one, or leave it out")
-        tally = ScoreTally(self, reward, rollouts.count())
+        tally = ScoreTally(self, reward)
+        total = rollouts.count()
         for text in rollouts.incomplete:
             context.log(text)
         with nullcontext() if results is None else results.open(fresh=context.fresh):
+            groups = self._with_scores(rollouts)
             if results is not None:
                 results.claim(_provenance(self.reward, context.model_tables), _differences)
-            groups = self._with_scores(rollouts)
-            for stored, scored in () if results is None else _saved(results, groups):
-                tally.add(stored, scored)
+                for stored, scored in _saved(results, groups):
+                    tally.add(stored, scored)
             first = next(groups, None)
             if first is not None:
-                tally.require_outcome(first)
+                if tally.outcome is not None:
+                    tally.outcome.require(reward, first.scores)  # before models are loaded
                 await check(reward)
+                groups = chain([first], groups)
             tally.begin()
-            if first is not None:
 
-                def keep(stored: StoredGroup, scored: ScoredGroup) -> None:
-                    if results is not None:
-                        results.append(dumps(stored.rescored(scored)))
-                    tally.add(stored, scored)
-                    context.progress("scoring", tally.groups, tally.total, unit="groups")
+            def keep(stored: StoredGroup, scored: ScoredGroup) -> None:
+                if results is not None:
+                    results.append(dumps(stored.rescored(scored)))
+                tally.add(stored, scored)
+                context.progress("scoring", tally.groups, total, unit="groups")
 
-                try:
-                    await run_in_order(
-                        chain([first], groups),
-                        lambda stored: score(reward, stored.group),
-                        keep,
-                        concurrency=self.concurrency,
-                        pause=context.pause,
-                    )
-                except Halt as error:
-                    for line in tally.failure_lines():
-                        context.log(line)
-                    remedy = "With --out FILE" if results is None else f"{results.file} has what is scored:"
-                    after = count_of(tally.groups, "group")
-                    raise Halt(f"{error}\nThat was after {after}. {remedy} the same command resumes") from None
+            try:
+                await run_in_order(
+                    groups,
+                    lambda stored: score(reward, stored.group),
+                    keep,
+                    concurrency=self.concurrency,
+                    pause=context.pause,
+                )
+            except Halt as error:
+                for line in tally.failures.lines():
+                    context.log(line)
+                remedy = "With --out FILE" if results is None else f"{results.file} has what is scored:"
+                after = count_of(tally.groups, "group")
+                raise Halt(f"{error}\nThat was after {after}. {remedy} the same command resumes") from None
             return tally.result()
 
     def _with_scores(self, rollouts: StoredRollouts) -> Iterator[StoredGroup]:
@@ -188,55 +189,39 @@ def _saved(results: ResumableJsonl, groups: Iterator[StoredGroup]) -> Iterator[t
 class ScoreTally:
     """Statistics of the groups as they come in; constant memory, but for `--compare`."""
 
-    def __init__(self, job: ScoreRollouts, reward: Component, total: int) -> None:
+    def __init__(self, job: ScoreRollouts, reward: Component) -> None:
         self._reward = reward
         self._concurrency = job.concurrency
-        self._failures = FailureLog()
         self._comparison = Comparison(job.max_changes) if job.compare else None
-        self._outcome = OutcomeTally(job.outcome) if job.outcome is not None else None
         self._rollouts = self._unscored = 0
-        self._resumed_groups = self._resumed_rollouts = 0
-        self._begun = self._ended = time.perf_counter()
+        self.failures = FailureLog()
+        self.outcome = OutcomeTally(job.outcome) if job.outcome is not None else None
         self.groups = 0
-        self.total = total
+        self.begin()
 
     def begin(self) -> None:
         """Take the groups so far as the results of an earlier start."""
         self._resumed_groups, self._resumed_rollouts = self.groups, self._rollouts
         self._begun = self._ended = time.perf_counter()
 
-    def require_outcome(self, first: StoredGroup) -> None:
-        """Refuse an outcome that does not exist, before models are loaded for it."""
-        if self._outcome is not None:
-            self._outcome.require(self._reward, first.scores)
-
     def add(self, stored: StoredGroup, scored: ScoredGroup) -> None:
         """Count a group."""
         self.groups += 1
         self._rollouts += len(scored.scores)
         self._unscored += sum(not one.ok for one in scored.scores)
-        self._failures.add(scored)
+        self.failures.add(scored)
         if self._comparison is not None and stored.scores is not None:
             new, left_out = without_implicit(self._reward, stored, scored.scores)
             self._comparison.add(stored.group, stored.scores, new)
             self._comparison.left_out |= left_out
-        if self._outcome is not None:
-            self._outcome.add(stored.scores, scored.scores)
+        if self.outcome is not None:
+            self.outcome.add(stored.scores, scored.scores)
         self._ended = time.perf_counter()
-
-    def failure_lines(self) -> list[str]:
-        """Return the first error message of each component and kind of failure."""
-        return [
-            f"{printable(cause, 100)}, the first: {printable(text, MAX_DETAIL)}"
-            for cause, text in self._failures.details.items()
-        ]
 
     def result(self) -> Result:
         """Return the statistics as tables and JSON values."""
-        measured = self._failures.measures.result()
+        measured = self.failures.measures.result()
         seconds = {name: quantiles(taken) for name, taken in latencies(self._reward).items()}
-        compared = None if self._comparison is None else self._comparison.result()
-        outcome = None if self._outcome is None else self._outcome.result()
         now = self._rollouts - self._resumed_rollouts
         rate = now / max(1e-9, self._ended - self._begun) if now else None
         by_name = {
@@ -251,18 +236,18 @@ class ScoreTally:
             "parts": by_name,
             "concurrency": self._concurrency,
             "rollouts_per_second": rate,
-            "details": {cause: printable(text, MAX_DETAIL) for cause, text in self._failures.details.items()},
+            "details": self.failures.details,
         }
-        tables, notes = [_components(measured, seconds)], [*self.failure_lines(), self._pace(seconds.get("", {}), rate)]
-        if compared is not None:
-            tables += compared.tables()
-            facts["compared"] = asdict(compared)
-        if outcome is not None:
-            tables.append(outcome.table())
-            facts["outcome"] = asdict(outcome)
+        tables = [_components(measured, seconds)]
+        if self._comparison is not None:
+            facts["compared"], compared = self._comparison.result()
+            tables += compared
+        if self.outcome is not None:
+            facts["outcome"], outcome = self.outcome.result()
+            tables.append(outcome)
+        notes = [*self.failures.lines(), self._pace(seconds.get("", {}), rate)]
         if self._unscored:
-            verb = "has" if self._unscored == 1 else "have"
-            notes.append(f"{self._unscored:,} of {count_of(self._rollouts, 'rollout')} {verb} no score")
+            notes.append(f"{self._unscored:,} of {count_of(self._rollouts, 'rollout')} without a score")
         metrics = {f"{name or 'reward'}/mean": one.mean for name, one in measured.items() if one.mean is not None}
         return Result(metrics, tables, notes, facts, self._unscored / max(1, self._rollouts))
 
@@ -284,17 +269,8 @@ def _components(measured: Mapping[str, Measured], seconds: Mapping[str, Mapping[
     rows = []
     for name, one in measured.items():
         times = seconds.get(name, {}) if len(measured) > 1 else {}  # the times of the whole are in a note
-        rows.append(
-            (
-                component_name(name),
-                one.rollouts,
-                one.mean,
-                one.spread,
-                ", ".join(f"{kind} {format_share(share)}" for kind, share in one.failed.items()) or "none",
-                one.skipped if skips else None,
-                one.dropped if drops else None,
-                one.flat,
-                *(format_seconds(times[quantile]) if quantile in times else "" for quantile in ("p50", "p99")),
-            )
-        )
+        failed = ", ".join(f"{kind} {format_share(share)}" for kind, share in one.failed.items()) or "none"
+        shares = (one.skipped if skips else None, one.dropped if drops else None, one.flat)
+        latency = (format_seconds(times[at]) if at in times else "" for at in ("p50", "p99"))
+        rows.append((component_name(name), one.rollouts, one.mean, one.spread, failed, *shares, *latency))
     return Table("", columns, rows)

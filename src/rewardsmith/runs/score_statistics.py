@@ -6,16 +6,13 @@ never a number: a rollout that either reward could not score takes part in no co
 
 from __future__ import annotations
 
-import heapq
 import math
 import tomllib
-from array import array
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,7 +39,8 @@ STORED_REWARD = "reward"
 MAX_TEXT = 60
 """Characters of a rollout that are shown, from its beginning."""
 
-Vector = NDArray[np.float64]
+Facts = dict[str, Any]
+"""Statistics for `--json`; a mean or correlation without values is None."""
 
 
 def component_name(name: str) -> str:
@@ -53,103 +51,17 @@ def component_name(name: str) -> str:
 # ---- stored scores against new ones --------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class SignChange:
-    """A rollout whose advantage changes sign; `index` is its place in the group."""
-
-    prompt: str
-    index: int
-    old: float
-    new: float
-    old_advantage: float
-    new_advantage: float
-    text: str
-
-
-@dataclass(frozen=True)
-class Compared:
-    """Two rewards over the same rollouts: the fields of `--json`; a mean or correlation without values is None.
-
-    Means, changes and correlations are over the rollouts that `both` scored, `*_within` are means over the groups in
-    which neither reward is constant (`ranked`), and `left_out` are the parts that count on neither side.
-    """
-
-    rollouts: int
-    both: int
-    old_mean: float | None
-    new_mean: float | None
-    changed: int
-    spearman: float | None
-    kendall: float | None
-    groups: int
-    ranked: int
-    spearman_within: float | None
-    kendall_within: float | None
-    sign_changes: int
-    to_zero: int
-    from_zero: int
-    largest_changes: Sequence[SignChange]
-    old_failed: Mapping[str, int]
-    new_failed: Mapping[str, int]
-    only_old_failed: int
-    only_new_failed: int
-    left_out: Sequence[str] = ()
-
-    def tables(self) -> list[Table]:
-        """Return the comparison, and the largest changes of sign, for people."""
-        old, new = (
-            ", ".join(f"{kind} {count:,}" for kind, count in kinds.items()) or "none"
-            for kinds in (self.old_failed, self.new_failed)
-        )
-        rows = [
-            ("mean, where both scored", format_number(self.old_mean), format_number(self.new_mean)),
-            ("could not score", old, new),
-            ("could score, and the other not", f"{self.only_new_failed:,}", f"{self.only_old_failed:,}"),
-            ("changed", "", f"{self.changed:,} of {self.both:,} rollouts that both scored"),
-            ("Spearman and Kendall τ_b over all", "", _correlations(self.spearman, self.kendall)),
-            ("the same within a group, mean", "", _correlations(self.spearman_within, self.kendall_within)),
-            ("groups where both rewards vary", "", f"{self.ranked:,} of {self.groups:,}"),
-            ("advantages that change sign", "", f"{self.sign_changes:,}"),
-            ("advantages that become 0; were 0", "", f"{self.to_zero:,}; {self.from_zero:,}"),
-        ]
-        names = ", ".join(printable(name, 60) for name in self.left_out)
-        note = f"Both without {names}: a run stores the value of the sum without its implicit rewards." if names else ""
-        tables = [Table("old reward against new", {"": "text", "old": "text", "new": "text"}, rows, note)]
-        if not self.largest_changes:
-            return tables
-        listed = len(self.largest_changes)
-        title = "all changes of sign"
-        if listed < self.sign_changes:
-            title = f"the {listed} largest of {self.sign_changes:,} changes of sign"
-        columns: Columns = {"prompt": "text", "#": "count", "reward": "text", "advantage": "text", "text": "text"}
-        changes = [
-            (
-                printable(one.prompt, 40),
-                one.index,
-                f"{format_number(one.old)} → {format_number(one.new)}",
-                f"{one.old_advantage:+.3g} → {one.new_advantage:+.3g}",
-                one.text,
-            )
-            for one in self.largest_changes
-        ]
-        return [*tables, Table(title, columns, changes)]
-
-
-def _correlations(rho: float | None, tau: float | None) -> str:
-    return f"{format_number(rho)}, {format_number(tau)}"
-
-
 class Comparison:
-    """Collects groups, with 16 bytes for each rollout; lists at most `max_changes` sign changes."""
+    """Two rewards over the same rollouts; lists the `max_changes` largest changes of sign of an advantage."""
 
     def __init__(self, max_changes: int = 10) -> None:
-        self.left_out: set[str] = set()
         self._max_changes = max_changes
-        self._old, self._new = array("d"), array("d")
+        self._pairs: list[tuple[float, float]] = []
         self._within: list[tuple[float, float]] = []
         self._counts: Counter[str] = Counter()
         self._failures: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
-        self._changes: list[tuple[float, int, SignChange]] = []
+        self._changes: list[Facts] = []
+        self.left_out: set[str] = set()  # parts that count on neither side
 
     def add(self, group: RolloutGroup, old: Sequence[Score], new: Sequence[Score]) -> None:
         """Count a group."""
@@ -160,52 +72,79 @@ class Comparison:
         pairs: list[tuple[float, float]] = []
         for i, (a, b) in enumerate(zip(old, new, strict=True)):
             if a.value is None or b.value is None:
-                self._counts["only_old_failed"] += b.value is not None
-                self._counts["only_new_failed"] += a.value is not None
                 continue
             pairs.append((a.value, b.value))
             self._counts["changed"] += not math.isclose(a.value, b.value, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
-            text = printable(group.rollouts[i].text, MAX_TEXT)
-            self._add_change(SignChange(group.prompt.id, i, a.value, b.value, before[i], after[i], text))
-        values = [a for a, _ in pairs], [b for _, b in pairs]
-        self._old.extend(values[0])
-        self._new.extend(values[1])
-        if len(set(values[0])) > 1 and len(set(values[1])) > 1:
-            self._within.append((spearman(*values), kendall_tau_b(*values)))
+            if before[i] * after[i] < 0:
+                values = {"old": a.value, "new": b.value, "old_advantage": before[i], "new_advantage": after[i]}
+                text = printable(group.rollouts[i].text, MAX_TEXT)
+                self._changes.append({"prompt": group.prompt.id, "index": i, **values, "text": text})
+        self._pairs += pairs
+        sides = np.array(pairs).reshape(-1, 2).T
+        if all(len(set(side)) > 1 for side in sides):
+            self._within.append((spearman(*sides), kendall_tau_b(*sides)))
 
-    def _add_change(self, change: SignChange) -> None:
-        old, new = change.old_advantage, change.new_advantage
-        self._counts["to_zero"] += bool(old and not new)
-        self._counts["from_zero"] += bool(new and not old)
-        if old < 0 < new or new < 0 < old:
-            self._counts["sign_changes"] += 1
-            # Of equal ones the earlier stays: the later has the smaller number.
-            heapq.heappush(self._changes, (abs(new - old), -self._counts["sign_changes"], change))
-            if len(self._changes) > self._max_changes:
-                heapq.heappop(self._changes)
+    def result(self) -> tuple[Facts, list[Table]]:
+        """Return the statistics so far, and their tables.
 
-    def result(self) -> Compared:
-        """Return the statistics so far."""
-        counts, old, new = self._counts, np.array(self._old), np.array(self._new)
-        names = (
-            "groups", "rollouts", "changed", "sign_changes", "to_zero", "from_zero", "only_old_failed",
-            "only_new_failed",
-        )  # fmt: skip
-        return Compared(
-            **{name: counts[name] for name in names},
-            both=len(old),
-            old_mean=_mean(self._old),
-            new_mean=_mean(self._new),
-            spearman=_defined(spearman(old, new)),
-            kendall=_defined(kendall_tau_b(old, new)),
-            ranked=len(self._within),
-            spearman_within=_mean([rho for rho, _ in self._within]),
-            kendall_within=_mean([tau for _, tau in self._within]),
-            largest_changes=[one for *_, one in sorted(self._changes, key=lambda entry: entry[:2], reverse=True)],
-            old_failed=dict(self._failures[0].most_common()),
-            new_failed=dict(self._failures[1].most_common()),
-            left_out=sorted(self.left_out),
+        Means, changes and correlations are over the rollouts that `both` scored; `*_within` are means over the groups
+        in which neither reward is constant (`ranked`).
+        """
+        old, new = np.array(self._pairs).reshape(-1, 2).T
+        size = lambda one: -abs(one["new_advantage"] - one["old_advantage"])  # noqa: E731
+        facts = {
+            **{name: self._counts[name] for name in ("groups", "rollouts", "changed")},
+            "both": len(old),
+            "old_mean": _mean(old),
+            "new_mean": _mean(new),
+            "spearman": _defined(spearman(old, new)),
+            "kendall": _defined(kendall_tau_b(old, new)),
+            "ranked": len(self._within),
+            "spearman_within": _mean([rho for rho, _ in self._within]),
+            "kendall_within": _mean([tau for _, tau in self._within]),
+            "sign_changes": len(self._changes),
+            "largest_changes": sorted(self._changes, key=size)[: self._max_changes],
+            "old_failed": dict(self._failures[0].most_common()),
+            "new_failed": dict(self._failures[1].most_common()),
+            "left_out": sorted(self.left_out),
+        }
+        return facts, _comparison_tables(facts)
+
+
+def _comparison_tables(facts: Facts) -> list[Table]:
+    numbers = {name: format_number(value) for name, value in facts.items() if isinstance(value, float | None)}
+    old, new = (
+        ", ".join(f"{kind} {count:,}" for kind, count in facts[side].items()) or "none"
+        for side in ("old_failed", "new_failed")
+    )
+    rows = [
+        ("mean, where both scored", numbers["old_mean"], numbers["new_mean"]),
+        ("could not score", old, new),
+        ("changed", "", f"{facts['changed']:,} of {facts['both']:,} rollouts that both scored"),
+        ("Spearman and Kendall τ_b over all", "", f"{numbers['spearman']}, {numbers['kendall']}"),
+        ("the same within a group, mean", "", f"{numbers['spearman_within']}, {numbers['kendall_within']}"),
+        ("groups where both rewards vary", "", f"{facts['ranked']:,} of {facts['groups']:,}"),
+        ("advantages that change sign", "", f"{facts['sign_changes']:,}"),
+    ]
+    names = ", ".join(printable(name, 60) for name in facts["left_out"])
+    note = f"Both without {names}: a run stores the value of the sum without its implicit rewards." if names else ""
+    tables = [Table("old reward against new", {"": "text", "old": "text", "new": "text"}, rows, note)]
+    changes = [
+        (
+            printable(one["prompt"], 40),
+            one["index"],
+            f"{format_number(one['old'])} → {format_number(one['new'])}",
+            f"{one['old_advantage']:+.3g} → {one['new_advantage']:+.3g}",
+            one["text"],
         )
+        for one in facts["largest_changes"]
+    ]
+    if changes:
+        columns: Columns = {"prompt": "text", "#": "count", "reward": "text", "advantage": "text", "text": "text"}
+        tables.append(
+            Table(f"the {len(changes)} largest of {facts['sign_changes']:,} changes of sign", columns, changes)
+        )
+    return tables
 
 
 def advantages(scores: Sequence[Score]) -> list[float]:
@@ -250,144 +189,99 @@ def _scored_by_trainer(stored: StoredGroup, names: set[str]) -> bool:
 def _stage_trains_rewards(file: Path) -> bool:
     """Return whether the stage of a run that wrote a file of rollouts trains the rewards that it validates with."""
     recipe = file.parent.parent / "recipe.toml"
-    if file.parent.name != "rollouts" or not recipe.is_file():
-        return False
-    for stage in tomllib.loads(recipe.read_text(encoding="utf-8"))["stages"]:
-        if stage["name"] == file.stem and "reward" not in stage.get("validation", {}):
-            return bool(getattr(STAGES.get(stage["type"]), "trains_rewards", False))
-    return False
+    stages = tomllib.loads(recipe.read_text(encoding="utf-8"))["stages"] if recipe.is_file() else []
+    return any(
+        bool(getattr(STAGES.get(stage["type"]), "trains_rewards", False))
+        for stage in stages
+        if stage["name"] == file.stem and "reward" not in stage.get("validation", {})
+    )
 
 
 # ---- an outcome ----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class ComponentOrder:
-    """How a component orders rollouts.
-
-    Attributes:
-        groups: those in which it scored a rollout with an outcome.
-        ordered: those of them in which outcomes differ.
-        accuracy: share of the pairs of a group that it orders as their outcomes, a tie one half, each pair weighted by
-            the difference of the outcomes; mean over `ordered`, None without any.
-        best: outcome of the rollout with the highest value, ties shared; mean over `groups`, None without any.
-    """
-
-    groups: int
-    ordered: int
-    accuracy: float | None
-    best: float | None
-
-
-@dataclass(frozen=True)
-class OutcomeStatistics:
-    """How the components of a reward predict an outcome: the fields of `--json`.
-
-    `groups` and `rollouts` are those with an outcome, `size` the rollouts of each group (None where groups differ),
-    `mean` the outcome of a random rollout and `oracle` that of the best one of each group.
-    """
-
-    outcome: str
-    source: Literal["new", "stored"]
-    groups: int
-    rollouts: int
-    size: int | None
-    mean: float | None
-    oracle: float | None
-    components: Mapping[str, ComponentOrder]
-
-    def table(self) -> Table:
-        """Return the statistics for people."""
-        name = printable(self.outcome, 60)
-        title = f"the outcome {name}: mean {format_number(self.mean)}, at best {format_number(self.oracle)}"
-        columns: Columns = {
-            "component": "text", "groups": "count", "that differ": "count", "pairs in order": "share",
-            "best of all" if self.size is None else f"best of {self.size}": "number",
-        }  # fmt: skip
-        rows = [(component_name(name), *asdict(one).values()) for name, one in self.components.items()]
-        return Table(f"{title}, of {count_of(self.groups, 'group')}", columns, rows)
-
-
-@dataclass
 class OutcomeTally:
-    """Counts groups in constant memory. `name` is a part, or `reward` for the whole of the stored score."""
+    """How components predict an outcome, in constant memory: a part, or `reward` for the whole of the stored score."""
 
-    name: str
-    _source: Literal["new", "stored"] = "stored"
-    _sizes: Counter[int] = field(default_factory=Counter)
-    _mean: float = 0.0
-    _oracle: float = 0.0
-    _sums: dict[str, Vector] = field(default_factory=dict)
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._source = "stored"
+        self._sizes: Counter[int] = Counter()
+        self._totals = np.zeros(2)
+        self._sums: dict[str, NDArray[np.float64]] = {}
 
     def require(self, reward: Component, old: Sequence[Score] | None) -> None:
         """Raise a `UserError` if there can be no such outcome, as far as that is known before anything is scored."""
-        stored = _by_name(old)
-        possible = not isinstance(reward.reward, Implicit) and has_part(reward, self.name)
-        if not possible and not any(self.name in column for column in stored[:1]):
-            parts = (f"{path}.{own}" for path, inner in walk(reward) for own in ("", *inner.declared))
-            raise self._unknown([part.strip(".") for part in parts], stored)
+        stored = _by_name(old[0], STORED_REWARD) if old else {}
+        possible = not isinstance(reward.reward, Implicit) and has_part(reward, self._name)
+        if possible or self._name in stored:
+            return
+        parts = (f"{path}.{own}".strip(".") for path, inner in walk(reward) for own in ("", *inner.declared))
+        known = {name for name in (*parts, *stored) if name}
+        names = f"{nearest(self._name, known)} Known: {listing(known)}" if known else ""
+        where = ", nor of the stored scores" if stored else ", and no scores are stored: add it to a sum as a part"
+        raise UserError(f"--outcome {self._name!r} is no part of the reward{where}.{names}")
 
     def add(self, old: Sequence[Score] | None, new: Sequence[Score]) -> None:
         """Count a group by its stored scores, if there are any, and its new ones."""
-        columns = [{"": score} | dict(score.named_parts()) for score in new]
-        outcomes = _values(self._outcomes(old, columns))
+        columns = [_by_name(score, "") for score in new]
+        outcome_of = [_by_name(score, STORED_REWARD) for score in old or ()]
+        if any(self._name in column for column in columns):  # a rollout that failed may have no parts
+            self._source, outcome_of = "new", columns
+        outcomes = _values([column.get(self._name) for column in outcome_of])
         known = ~np.isnan(outcomes)
         if not known.any():
             return
         self._sizes[int(known.sum())] += 1
-        self._mean += float(outcomes[known].mean())
-        self._oracle += float(outcomes[known].max())
+        self._totals += outcomes[known].mean(), outcomes[known].max()
         for name in columns[0]:
-            if name != self.name or self._source == "stored":
+            if name != self._name or self._source == "stored":
                 sums = self._sums.setdefault(name, np.zeros(4))
                 values = _values([column.get(name) for column in columns])
                 both = known & ~np.isnan(values)
                 if both.any():
                     sums += _order(outcomes[both], values[both])
 
-    def _outcomes(self, old: Sequence[Score] | None, new: Sequence[Mapping[str, Score]]) -> Sequence[Score | None]:
-        """Return the scores that are the outcomes, one for each rollout."""
-        if any(self.name in column for column in new):  # a rollout that failed may have no parts
-            self._source = "new"
-            return [column.get(self.name) for column in new]
-        stored = _by_name(old)
-        if not any(self.name in column for column in stored):
-            raise self._unknown(new[0], stored)
-        return [column.get(self.name) for column in stored]
+    def result(self) -> tuple[Facts, Table]:
+        """Return the statistics so far, and their table.
 
-    def _unknown(self, new: Iterable[str], stored: Sequence[Mapping[str, Score]]) -> UserError:
-        known = {name for names in (new, *stored[:1]) for name in names if name}
-        names = f"{nearest(self.name, known)} Known: {listing(known)}" if known else ""
-        if stored:
-            return UserError(f"--outcome {self.name!r} is no part of the reward, nor of the stored scores.{names}")
-        return UserError(
-            f"--outcome {self.name!r} is no part of the reward, and no scores are stored.{names}\n"
-            'Choose a reward of type "sum" that has the outcome as another part, such as'
-            ' parts.answer = { type = "rule", rule = "exact" }'
-        )
-
-    def result(self) -> OutcomeStatistics:
-        """Return the statistics so far."""
+        `groups` and `rollouts` are those with an outcome, `size` the rollouts of each group (None where groups differ),
+        `mean` the outcome of a random rollout and `oracle` that of the best one of each group. A component has `groups`
+        in which it scored a rollout with an outcome, `ordered` ones in which outcomes differ, over these the mean
+        `accuracy` (see `_order`), and `best`, the mean outcome of the rollout with the highest value, ties shared.
+        """
         groups = self._sizes.total()
-        components: dict[str, Any] = {}
+        size = next(iter(self._sizes)) if len(self._sizes) == 1 else None
+        mean, oracle = (self._totals / groups).tolist() if groups else (None, None)
+        components: dict[str, Facts] = {}
         for name, sums in self._sums.items():
             count, ordered, accuracy, best = sums.tolist()
-            means = (accuracy / ordered if ordered else None, best / count if count else None)
-            components[name] = ComponentOrder(int(count), int(ordered), *means)
-        return OutcomeStatistics(
-            outcome=self.name,
-            source=self._source,
-            groups=groups,
-            rollouts=sum(size * count for size, count in self._sizes.items()),
-            size=next(iter(self._sizes)) if len(self._sizes) == 1 else None,
-            mean=self._mean / groups if groups else None,
-            oracle=self._oracle / groups if groups else None,
-            components=components,
-        )
+            means = {"accuracy": accuracy / ordered if ordered else None, "best": best / count if count else None}
+            components[name] = {"groups": int(count), "ordered": int(ordered), **means}
+        facts = {
+            "outcome": self._name,
+            "source": self._source,
+            "groups": groups,
+            "rollouts": sum(size * count for size, count in self._sizes.items()),
+            "size": size,
+            "mean": mean,
+            "oracle": oracle,
+            "components": components,
+        }
+        columns: Columns = {
+            "component": "text", "groups": "count", "that differ": "count", "pairs in order": "share",
+            "best of all" if size is None else f"best of {size}": "number",
+        }  # fmt: skip
+        title = f"the outcome {printable(self._name, 60)}: mean {format_number(mean)}, at best {format_number(oracle)}"
+        rows = [(component_name(name), *one.values()) for name, one in components.items()]
+        return facts, Table(f"{title}, of {count_of(groups, 'group')}", columns, rows)
 
 
-def _order(outcomes: Vector, values: Vector) -> Vector:
-    """Return, for one group, 1, whether outcomes differ, the weighted share of pairs in order, and the best of n."""
+def _order(outcomes: NDArray[np.float64], values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return, for one group, 1, whether outcomes differ, the share of pairs in order, and the best of n.
+
+    A pair weighs as much as its outcomes differ; a tie is half in order.
+    """
     possible = won = 0.0
     for outcome, value in zip(outcomes, values, strict=True):  # row by row: a group may hold thousands
         lead = np.maximum(outcome - outcomes, 0)
@@ -396,17 +290,17 @@ def _order(outcomes: Vector, values: Vector) -> Vector:
     return np.array([1, possible > 0, won / possible if possible else 0.0, best_of_n(outcomes, values, len(values))])
 
 
-def _by_name(scores: Sequence[Score] | None) -> list[dict[str, Score]]:
-    """Return the stored score of each rollout, and its parts, by name."""
-    return [{STORED_REWARD: score} | dict(score.named_parts()) for score in scores or ()]
+def _by_name(score: Score, whole: str) -> dict[str, Score]:
+    """Return a score under the name `whole`, and its parts by name."""
+    return {whole: score} | dict(score.named_parts())
 
 
-def _values(scores: Sequence[Score | None]) -> Vector:
+def _values(scores: Sequence[Score | None]) -> NDArray[np.float64]:
     """Return the values, NaN where there is none."""
     return np.array([np.nan if score is None or score.value is None else score.value for score in scores])
 
 
-def _mean(values: Sequence[float]) -> float | None:
+def _mean(values: Sequence[float] | NDArray[np.float64]) -> float | None:
     return math.fsum(values) / len(values) if len(values) else None
 
 

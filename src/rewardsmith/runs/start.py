@@ -69,7 +69,7 @@ def start(
                 RunLog(path / LOG).failed(error)
                 raise
             console.print(f"run folder: {path}", highlight=False)
-            _go(run, files, path, console)
+            _go(run, files, console)
         console.print(f"models: {path / 'models'}\nreport: {path / 'report.html'}", highlight=False)
     return path
 
@@ -83,9 +83,10 @@ def _cluster(recipe: Recipe, path: Path, console: Console) -> Iterator[Callable[
         yield start_engine
 
 
-def _go(run: Run, files: RunFolder, path: Path, console: Console) -> None:
+def _go(run: Run, files: RunFolder, console: Console) -> None:
+    """Run the stages, and show and record how they ended."""
     try:
-        with _recorded(run, files), _stopping(run, files, console):
+        with _recorded(run, files), _stopping(run, console):
             asyncio.run(run.go())
         console.print(run.state.summary.table())
     finally:
@@ -93,7 +94,7 @@ def _go(run: Run, files: RunFolder, path: Path, console: Console) -> None:
             for model, used in run.state.summary.models.items():
                 console.print(f"{model}: {usage_line(used)}", highlight=False, markup=False)
         try:
-            write_report(path)
+            write_report(files.path)
         except OSError as error:  # a report is not worth losing a run's own message for
             console.print(f"the report could not be written: {error}", style="yellow")
 
@@ -107,7 +108,7 @@ def _recorded(run: Run, files: RunFolder) -> Iterator[None]:
         with run.run_log.warnings():
             yield
     except BaseException as caught:
-        error = _as_shown(caught, files)
+        error = _as_shown(caught)
         summary = run.state.summary
         if isinstance(error, Stopped):
             run.run_log.write(str(error))
@@ -129,12 +130,12 @@ def _recorded(run: Run, files: RunFolder) -> Iterator[None]:
     run.run_log.write(f"finished after {run.state.summary.seconds:.0f} s")
 
 
-def _as_shown(error: BaseException, files: RunFolder) -> BaseException:
+def _as_shown(error: BaseException) -> BaseException:
     """Return an error as the user sees it: a stop with what it saved or lost, a full GPU with the remedy."""
     if isinstance(error, Stopped):
         return Stopped("stopped; everything is saved. To resume, run the same command again.")
     if isinstance(error, KeyboardInterrupt):
-        return Stopped(f"stopped at once; {_lost(files)}. To resume, run the same command again.")
+        return Stopped("stopped at once; the work since the last checkpoint is lost. To resume, run the same command.")
     if isinstance(error, torch.OutOfMemoryError):
         return UserError(
             "the GPU has not enough memory. Lower models.NAME.rows for writing and models.NAME.tokens_per_pass for"
@@ -185,14 +186,8 @@ def _require_unchanged(files: RunFolder, recipe: Recipe) -> None:
         )
 
 
-def _lost(files: RunFolder) -> str:
-    """Return what a stop without saving loses."""
-    names = files.checkpoints()
-    return f"all work since checkpoint {names[-1]} is lost" if names else "all work is lost: there is no checkpoint yet"
-
-
 @contextmanager
-def _stopping(run: Run, files: RunFolder, console: Console) -> Iterator[None]:
+def _stopping(run: Run, console: Console) -> Iterator[None]:
     """On Ctrl-C or SIGTERM, let the run save at the next safe point; a second Ctrl-C ends it at once."""
 
     def stop(number: int, _frame: object) -> None:
@@ -200,10 +195,11 @@ def _stopping(run: Run, files: RunFolder, console: Console) -> Iterator[None]:
             raise KeyboardInterrupt
         run.stopping = True
         run.run_log.write("stopping: saving at the next safe point")
-        console.print(
+        text = (
             "\nstopping: the run saves and ends at the next safe point, at the latest after the update in progress."
-            f" Ctrl-C again stops at once; then {_lost(files)}.", style="yellow", highlight=False, soft_wrap=True,
-        )  # fmt: skip
+            " Ctrl-C again stops at once, and loses the work since the last checkpoint."
+        )
+        console.print(text, style="yellow", highlight=False, soft_wrap=True)
 
     before = {kind: signal.signal(kind, stop) for kind in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -8,7 +8,7 @@ The form of a file is that of its first line. Files are untrusted: an error name
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -17,34 +17,21 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from rewardsmith.checks import require_count, require_text
+from rewardsmith.data.prepare.row_files import responses_of
 from rewardsmith.data.readers import Place, find_files, names_of, read_rows, where
-from rewardsmith.data.rows import (
-    ABSENT,
-    ANSWER,
-    MESSAGES,
-    PROMPT,
-    Layout,
-    RowError,
-    find,
-    no_column,
-    printable,
-    without,
-)
+from rewardsmith.data.rows import ANSWER, PROMPT, Layout, RowError, printable, without
 from rewardsmith.errors import UserError, listing, nearest
 from rewardsmith.jobs import Job
 from rewardsmith.records import from_json
 from rewardsmith.trainers.trainer import GroupRecord
 from rewardsmith.types import Prompt, Rollout, RolloutGroup, Score, ScoredGroup
 
-RESPONSE_COLUMNS = ("responses", "response")
-
-# The keys of the first line, by form; a table of responses is whatever has none of these.
-_FORMS = {"record": {"step", "kind", "scored"}, "scored": {"group", "scores"}, "group": {"prompt", "rollouts"}}
-_FORM_NAMES = {
-    "record": "a group of a run",
-    "scored": "a scored group",
-    "group": "a group of rollouts",
-    "table": "a row of a table",
+_TABLE = "row of a table"
+# The keys of the first line, by form; a row of a table is whatever has none of these.
+_FORMS = {
+    "group of a run": {"step", "kind", "scored"},
+    "scored group": {"group", "scores"},
+    "group of rollouts": {"prompt", "rollouts"},
 }
 
 
@@ -58,18 +45,20 @@ class RolloutJob(Job):
     kind: Literal["train", "validation"] | None = Field(default=None, description="only these groups of a run")
     step: str | None = Field(default=None, description="N or N-M: only this step of a run, or these")
     limit: int | None = Field(default=None, ge=1, description="only the first groups")
-    prompts: str = Field(default=PROMPT, description="column of a table with the prompt")
-    responses: str | None = Field(default=None, description="column of a table with the responses, a list or one")
-    answers: str = Field(default=ANSWER, description="column of a table with the right answer")
+    prompt_column: str = Field(default=PROMPT, description="of a table: the prompt")
+    response_column: str | None = Field(
+        default=None, description="of a table: the responses, a list or one; not set: responses, or response"
+    )
+    answer_column: str = Field(default=ANSWER, description="of a table: the right answer")
 
 
-def _parse_steps(text: str) -> tuple[int, int]:
-    """Return the first and the last step of `40` or `40-60`."""
+def _parse_steps(text: str) -> range:
+    """Return the steps of `40` or `40-60`."""
     first, dash, last = text.strip().partition("-")
     ends = [first, last if dash else first]
     if not all(end.isdecimal() and end.isascii() and len(end) < 10 for end in ends) or int(ends[0]) > int(ends[1]):
         raise UserError(f"cannot read --step {text!r}: write a step such as 40, or the first and the last as 40-60")
-    return int(ends[0]), int(ends[1])
+    return range(int(ends[0]), int(ends[1]) + 1)
 
 
 @dataclass(frozen=True)
@@ -90,6 +79,15 @@ class StoredGroup:
         return GroupRecord(self.record.step, self.record.kind, self.record.dropped, scored, none)
 
 
+@dataclass(frozen=True)
+class _TableGroup:
+    """A prompt and its responses so far; `place` is that of its first row."""
+
+    prompt: Prompt
+    place: str
+    responses: list[str] = field(default_factory=list)
+
+
 class StoredRollouts:
     """The groups that a job selects, in the order of the files. Iterating reads them again each time.
 
@@ -105,7 +103,6 @@ class StoredRollouts:
             raise UserError(f"--stage selects a file of a run folder, and {path!r} is none: leave it out")
         self.files = _run_files(Path(path), job.stage) if self._in_run else find_files(path)
         self.incomplete: list[str] = []
-        self._table = _ResponseTable(names_of(self.files), job)
 
     def count(self) -> int:
         """Return how many groups there are, after a look at every line; a `UserError` when there are none."""
@@ -113,38 +110,34 @@ class StoredRollouts:
         if not count:
             flags = {"--stage": self._job.stage, "--kind": self._job.kind, "--step": self._job.step}
             given = " ".join(f"{name} {value}" for name, value in flags.items() if value is not None)
-            reason = f" with {given}: select more" if given else ": they are empty"
-            raise UserError(f"no group is left of {len(self.files)} file(s){reason}")
-        try:
-            self._table.require_answers()
-        except RowError as error:
-            raise UserError(f"{printable(str(self.files[0]), 200)}: {error}") from None
+            raise UserError(f"no group is left of {len(self.files)} file(s) with {given}: select more")
         return count
 
     def __iter__(self) -> Iterator[StoredGroup]:
-        for file, place, form, raw in self._limited():
-            yield _parse_group(file, place, form, raw)
+        for file, place, raw in self._limited():
+            yield _parse_group(file, place, raw)
 
-    def _limited(self) -> Iterator[tuple[Path, str, str, Any]]:
+    def _limited(self) -> Iterator[tuple[Path, str, Any]]:
         return islice(self._raw_groups(), self._job.limit)
 
-    def _raw_groups(self) -> Iterator[tuple[Path, str, str, Any]]:
-        """Yield each selected group with its file, place and form: a row of a file, or rows of a table together."""
+    def _raw_groups(self) -> Iterator[tuple[Path, str, Any]]:
+        """Yield each selected group with its file and place: a row of a file, or rows of a table together."""
         first = ""
-        table = self._table = _ResponseTable(names_of(self.files), self._job)
+        table = _ResponseTable(self._job)
+        names = names_of(self.files)
         for file, number, row in self._rows():
             place = where(self.files, Place(file, number))
             try:
                 form = self._form(row, first)
                 first = first or form
-                if form == "table":
-                    if (complete := table.add(row, file, number, place)) is not None:
-                        yield self.files[file], place, form, complete
+                if form == _TABLE:
+                    if (complete := table.add(row, names[file], number, place)) is not None:
+                        yield self.files[file], place, complete
                 elif self._is_selected(row):
-                    yield self.files[file], place, form, row
+                    yield self.files[file], place, row
             except RowError as error:
                 raise UserError(f"{place}: {error}") from None
-        yield from ((self.files[0], group.place, "table", group) for group in table.by_prompt.values())
+        yield from ((self.files[0], group.place, group) for group in table.by_prompt.values())
 
     def _rows(self) -> Iterator[tuple[int, int, Mapping[str, Any]]]:
         """Yield the rows of all files, each with the number of its file and of its line there."""
@@ -158,20 +151,15 @@ class StoredRollouts:
                 raise UserError(f"{where(self.files, place)}: {row}")
 
     def _form(self, row: Mapping[str, Any], first: str) -> str:
-        form = next((form for form, keys in _FORMS.items() if keys <= row.keys()), "table")
+        form = next((form for form, keys in _FORMS.items() if keys <= row.keys()), _TABLE)
         if first and form != first:
-            raise RowError(
-                f"this is {_FORM_NAMES[form]}, but the first line is {_FORM_NAMES[first]}: score them separately"
-            )
-        if form != "record" and (self._job.kind is not None or self._steps is not None):
-            raise RowError(f"this is {_FORM_NAMES[form]}, which has no step or kind: leave out --kind and --step")
+            raise RowError(f"this is a {form}, but the first line is a {first}: score them separately")
+        if form != "group of a run" and (self._job.kind is not None or self._steps is not None):
+            raise RowError(f"this is a {form}, which has no step or kind: leave out --kind and --step")
         return form
 
     def _is_selected(self, row: Mapping[str, Any]) -> bool:
-        if self._job.kind not in (None, row.get("kind")):
-            return False
-        step = row.get("step")
-        return self._steps is None or (isinstance(step, int) and self._steps[0] <= step <= self._steps[1])
+        return self._job.kind in (None, row.get("kind")) and (self._steps is None or row.get("step") in self._steps)
 
 
 def _run_files(folder: Path, stage: str | None) -> list[Path]:
@@ -181,23 +169,23 @@ def _run_files(folder: Path, stage: str | None) -> list[Path]:
             f"{str(folder)!r} has no folder rollouts, so it is no run: name a run folder, or a JSONL or Parquet file"
         )
     files = {file.stem: file for file in sorted(inner.glob("*.jsonl")) if file.stat().st_size}
-    if stage is not None and stage not in files:
-        raise UserError(f"the run has no rollouts of a stage {stage!r}.{nearest(stage, files)} Known: {listing(files)}")
     if not files:
         raise UserError(f"{str(inner)!r} has no rollouts: the run has not reached a stage that writes some")
+    if stage is not None and stage not in files:
+        raise UserError(f"the run has no rollouts of a stage {stage!r}.{nearest(stage, files)} Known: {listing(files)}")
     return [files[stage]] if stage is not None else list(files.values())
 
 
-def _parse_group(file: Path, place: str, form: str, raw: Any) -> StoredGroup:
+def _parse_group(file: Path, place: str, raw: Any) -> StoredGroup:
     try:
         if isinstance(raw, _TableGroup):
             rollouts = [Rollout(text) for text in raw.responses]  # why a response ended is unknown
             return StoredGroup(RolloutGroup(raw.prompt, rollouts), None, None, place, file)
-        if form == "group":
+        if "rollouts" in raw:
             return StoredGroup(from_json(RolloutGroup, raw), None, None, place, file)
-        record = from_json(GroupRecord, raw) if form == "record" else None
+        record = from_json(GroupRecord, raw) if "scored" in raw else None
         if record is not None:
-            require_count("GroupRecord.step", record.step, least=0)
+            require_count("GroupRecord.step", record.step, minimum=0)
             require_text("GroupRecord.kind", record.kind)
             require_text("GroupRecord.dropped", record.dropped)
         scored = record.scored if record else from_json(ScoredGroup, raw)
@@ -208,15 +196,6 @@ def _parse_group(file: Path, place: str, form: str, raw: Any) -> StoredGroup:
         raise UserError(f"{place}: nested too deeply") from None
 
 
-@dataclass(frozen=True)
-class _TableGroup:
-    """A prompt and its responses so far; `place` is that of its first row."""
-
-    prompt: Prompt
-    place: str
-    responses: list[str] = field(default_factory=list)
-
-
 class _ResponseTable:
     """Groups the rows of a table in the schema of `docs/data.md`, plus a column with the responses.
 
@@ -224,61 +203,26 @@ class _ResponseTable:
     the prompt where there is none; since they may be anywhere, all of them are held until the end.
     """
 
-    def __init__(self, file_names: Sequence[str], job: RolloutJob) -> None:
-        self._file_names = file_names
-        self._column = job.responses
-        self._layout = Layout(answer=job.answers, prompt=job.prompts)
+    def __init__(self, job: RolloutJob) -> None:
+        self._column = job.response_column
+        self._layout = Layout(answer=job.answer_column, prompt=job.prompt_column)
         self._lists: bool | None = None
-        self._first: Mapping[str, Any] | None = None
-        self._answered = False
         self.by_prompt: dict[object, _TableGroup] = {}
 
-    def add(self, row: Mapping[str, Any], file: int, number: int, place: str) -> _TableGroup | None:
+    def add(self, row: Mapping[str, Any], file: str, number: int, place: str) -> _TableGroup | None:
         """Add a row; return its group when that is complete. A `RowError` names what is wrong with the row."""
-        column = self._column or next((name for name in RESPONSE_COLUMNS if row.get(name) is not None), "responses")
-        responses = find(row, column)
-        if responses is ABSENT:
-            also = "" if self._column else " and no response"
-            raise no_column(column, _columns(row), "--responses NAME names the column of the responses", also=also)
-        self._require_prompt(row)
-        texts = responses if isinstance(responses, list) else [responses]
-        for text in texts:
-            if not isinstance(text, str):
-                kind = "null" if text is None else type(text).__name__
-                raise RowError(f"{column} holds {kind}: it must be text, or a list of texts")
-        if not texts:
-            raise RowError(f"{column} is an empty list: a group needs at least one response")
-        if self._lists not in (None, isinstance(responses, list)):
+        column, texts, is_list = responses_of(row, self._column)
+        if self._lists not in (None, is_list):
             raise RowError(f"{column} is a list in some rows and text in others: use one form in all")
-        self._lists = isinstance(responses, list)
-        prompt = self._layout.prompt_of(without(row, [column]), self._file_names[file], number)
-        self._answered = self._answered or prompt.answer is not None
-        self._first = row if self._first is None else self._first
-        if self._lists:
+        self._lists = is_list
+        prompt = self._layout.prompt_of(without(row, [column]), file, number)
+        if is_list:
             return _TableGroup(prompt, place, texts)
         messages = tuple((message.role, message.content) for message in prompt.messages)
-        numbered = prompt.id == f"{self._file_names[file]}-{number}"  # the row has no id of its own
+        numbered = prompt.id == f"{file}-{number}"  # the row has no id of its own
         key: object = (messages, prompt.source, repr(prompt.answer)) if numbered else prompt.id
         group = self.by_prompt.setdefault(key, _TableGroup(prompt, place))
         if group.prompt.messages != prompt.messages or group.prompt.answer != prompt.answer:
             raise RowError(f'the id "{prompt.id[:100]}" is also that of {group.place}, with another prompt or answer')
         group.responses.append(texts[0])
         return None
-
-    def _require_prompt(self, row: Mapping[str, Any]) -> None:
-        prompt, chat = self._layout.prompt, self._layout.chat_asks
-        if find(row, prompt) is ABSENT and not (chat and find(row, MESSAGES) is not ABSENT):
-            also = f" and no {MESSAGES}" if chat else ""
-            raise no_column(prompt, _columns(row), "--prompts NAME names the column of the prompt", also=also)
-
-    def require_answers(self) -> None:
-        """Raise a `RowError` if a column of right answers was named, and none of the rows has it."""
-        if self._layout.answer != ANSWER and self._first is not None and not self._answered:
-            what = "--answers NAME names the column of the right answer"
-            raise no_column(self._layout.answer, _columns(self._first), what)
-
-
-def _columns(row: Mapping[str, Any]) -> list[str]:
-    """Return the columns of a row, and those inside columns that are tables."""
-    tables = {column: table for column, table in row.items() if isinstance(table, Mapping)}
-    return [*row, *(f"{column}.{name}" for column, table in tables.items() for name in table)]

@@ -194,19 +194,12 @@ class Trackio(AccelerateTracker):
         return {"name": _remembered(folder, "trackio", f"{name}-{uuid.uuid4().hex[:6]}"), "config": settings}
 
 
-TRACKERS: dict[str, type[Tracker]] = {
-    "tensorboard": TensorBoard,
-    "wandb": Wandb,
-    "trackio": Trackio,
-}
+TRACKERS: dict[str, type[Tracker]] = {"tensorboard": TensorBoard, "wandb": Wandb, "trackio": Trackio}
 
 
 def settings_by_path(recipe: str) -> dict[str, Any]:
     """Return the settings of a recipe by their paths, as an override names them: `stages.1.loss.high`."""
-    settings = leaves(tomllib.loads(recipe))
-    return {
-        path: value if isinstance(value, bool | int | float | str | list) else str(value) for path, value in settings
-    }
+    return dict(leaves(tomllib.loads(recipe)))
 
 
 def _remembered(folder: Path, tracker: str, new: str) -> str:

@@ -1,8 +1,8 @@
 """Running programs that nobody has read, with limits, a filter of system calls, and few files to read.
 
-Trusted side: `sandbox.py` (one program and its host process), `cases.py` (tests, comparison of outputs). In the child:
-`host.py` (forks and watches), `confine.py` and `seccomp.py` (what a process gives up), `program.py` (calls functions of
-the program), `tester.py` (runs test sources), `values.py` (data between the two).
+Trusted side: `sandbox.py` (one program and its host process), `cases.py` (tests). In the child: `host.py` (forks and
+watches), `confine.py` (what a process gives up), `program.py` (calls functions of the program), `tester.py` (runs
+tests), `values.py` (data between the two).
 """
 
 from rewardsmith.sandbox.sandbox import (
@@ -16,13 +16,5 @@ from rewardsmith.sandbox.sandbox import (
     probe,
 )
 
-__all__ = [
-    "BrokenTestsError",
-    "Isolation",
-    "ProgramLimits",
-    "RunOutcome",
-    "Sandbox",
-    "SandboxError",
-    "SandboxGoneError",
-    "probe",
-]
+__all__ = ["BrokenTestsError", "Isolation", "ProgramLimits", "RunOutcome"]
+__all__ += ["Sandbox", "SandboxError", "SandboxGoneError", "probe"]

@@ -5,16 +5,15 @@ from __future__ import annotations
 import ast
 import builtins
 import json
-import math
 import re
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from functools import lru_cache
-from typing import Any, Literal, Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from rewardsmith.sandbox.sandbox import BrokenTestsError, ProgramLimits, Sandbox
+from rewardsmith.sandbox.values import close
 
 SHAPES = (
     '{"inputs": […], "outputs": […]} with "fn_name" where a function is called, a list of {"input": …, "output": …},'
@@ -22,24 +21,8 @@ SHAPES = (
 )
 
 
-class Tests(Protocol):
-    """Numbered tests that a program passes or not."""
-
-    def __len__(self) -> int:
-        """Return how many there are."""
-        ...
-
-    def open(self, program: str, limits: ProgramLimits) -> Sandbox:
-        """Return a sandbox for one program under these tests."""
-        return Sandbox([program], limits)
-
-    def passes(self, sandbox: Sandbox, index: int, comparison: OutputComparison) -> bool:
-        """Return whether the program passes a test; BrokenTestsError when no program could."""
-        ...
-
-
 @dataclass(frozen=True)
-class ScriptTests(Tests):
+class ScriptTests:
     """The program is run as a script: its inputs, and the outputs that are expected."""
 
     inputs: Sequence[str]
@@ -48,6 +31,10 @@ class ScriptTests(Tests):
     def __len__(self) -> int:
         return len(self.inputs)
 
+    def open(self, program: str, limits: ProgramLimits, comparison: OutputComparison) -> Sandbox:
+        """Return a sandbox for one program."""
+        return Sandbox([program], limits)
+
     def passes(self, sandbox: Sandbox, index: int, comparison: OutputComparison) -> bool:
         """Compare the output; a program that ends with an error has failed, whatever it wrote."""
         outcome = sandbox.run(self.inputs[index])
@@ -55,54 +42,29 @@ class ScriptTests(Tests):
 
 
 @dataclass(frozen=True)
-class CallTests(Tests):
-    """A function of the program is called: its arguments, and for each call the values that are right."""
+class FunctionTests:
+    """Tests that call functions of the program: test sources, or arguments with the values that are right.
 
-    name: str
-    inputs: Sequence[Sequence[Any]]
-    outputs: Sequence[Sequence[Any]]
-
-    def __len__(self) -> int:
-        return len(self.inputs)
-
-    def passes(self, sandbox: Sandbox, index: int, comparison: OutputComparison) -> bool:
-        """Compare the returned value."""
-        outcome = sandbox.call(self.name, self.inputs[index])
-        return not outcome.failed and any(comparison.same_reply(outcome.result, o) for o in self.outputs[index])
-
-
-@dataclass(frozen=True)
-class SourceTests(Tests):
-    """Test sources that call functions of the program: assert statements, or a function `check`.
-
-    Attributes:
-        sources: one per test.
-        setup: source that is run before each test.
-        prompt: source that is run before the program, in its namespace, and before the tests, in theirs.
-        entry: name of the function that is passed to `check`; "" for assert statements.
+    `table` is what `tester.py` reads, in a process out of the program's reach.
     """
 
-    sources: Sequence[str]
-    setup: str = ""
-    prompt: str = ""
-    entry: str = ""
+    count: int
+    table: Mapping[str, Any]
 
     def __len__(self) -> int:
-        return len(self.sources)
+        return self.count
 
-    def open(self, program: str, limits: ProgramLimits) -> Sandbox:
+    def open(self, program: str, limits: ProgramLimits, comparison: OutputComparison) -> Sandbox:
         """Return a sandbox with the program, and the tests out of its reach."""
-        names = self.names()
-        tests = asdict(self) | {"names": sorted(names.of_program), "modules": sorted(names.modules)}
-        return Sandbox([self.prompt, program], limits, tests)
-
-    def names(self) -> Names:
-        """Return what the tests use without defining it; BrokenTestsError when nobody can give it to them."""
-        return names_used(tuple(self.sources), self.setup, self.prompt, self.entry)
+        sources = [self.table.get("prompt", ""), program]
+        return Sandbox(sources, limits, {**self.table, "tolerance": comparison.tolerance})
 
     def passes(self, sandbox: Sandbox, index: int, comparison: OutputComparison) -> bool:
-        """Return whether the source runs to its end."""
-        return sandbox.test(index).result == b"pass"
+        """Return whether the program passes a test; BrokenTestsError when no program could."""
+        return sandbox.test(index)
+
+
+Tests = ScriptTests | FunctionTests
 
 
 def read_tests(given: object) -> Tests:
@@ -139,7 +101,8 @@ def _read_table(table: Mapping[str, Any]) -> Tests:
         return ScriptTests([_joined(text) for text in inputs], [_joined(text) for text in outputs])
     if not isinstance(name, str):
         raise BrokenTestsError(f"fn_name is of type {type(name).__name__}: it must be text")
-    return CallTests(name, [_arguments(entry) for entry in inputs], _right_values(inputs, outputs))
+    calls = zip(map(_arguments, inputs), _right_values(inputs, outputs), strict=True)
+    return FunctionTests(len(inputs), {"entry": name, "calls": list(calls)})
 
 
 def _is_list(value: object) -> bool:
@@ -155,20 +118,13 @@ def _joined(value: Any) -> str:
     return value
 
 
-def _arguments(value: Any) -> Sequence[Any]:
+def _arguments(value: Any) -> Any:
     """Return the arguments of a call: a list of them, or text with one JSON value in each line."""
     if isinstance(value, str):
         return [_json(line) for line in value.split("\n") if line.strip()]
     if not _is_list(value):
         raise BrokenTestsError(f"arguments are of type {type(value).__name__}: they must be a list")
-    return [_plain(argument) for argument in value]
-
-
-def _plain(value: Any) -> Any:
-    """Return a value of a frozen noun as JSON would be read: with lists, which a program may change."""
-    if isinstance(value, Mapping):
-        return {key: _plain(entry) for key, entry in value.items()}
-    return [_plain(entry) for entry in value] if isinstance(value, list | tuple) else value
+    return value
 
 
 def _right_values(inputs: Sequence[Any], outputs: Sequence[Any]) -> list[list[Any]]:
@@ -187,23 +143,23 @@ def _json(text: str) -> Any:
         raise BrokenTestsError(f"an argument or output is not JSON ({error}): {text[:100]!r}") from None
 
 
-def _read_sources(table: Mapping[str, Any]) -> SourceTests:
+def _read_sources(table: Mapping[str, Any]) -> FunctionTests:
     setup = "\n".join(_source(table.get(key) or "", key) for key in ("test_imports", "test_setup_code"))
+    prompt: Any = ""
+    entry: Any = ""
     if "test" not in table:
-        sources = table["test_list"]
-        if not _is_list(sources) or not sources:
+        if not _is_list(table["test_list"]) or not table["test_list"]:
             raise BrokenTestsError("test_list has no entries: give a list of assert statements")
-        found = SourceTests([_source(source, "a test") for source in sources], setup)
+        sources = [_source(source, "a test") for source in table["test_list"]]
     else:
-        entry = table.get("entry_point")
-        source = _source(table["test"], "test")
+        sources, prompt, entry = [_source(table["test"], "test")], table.get("prompt") or "", table.get("entry_point")
         if not isinstance(entry, str) or not entry.isidentifier():
             raise BrokenTestsError(f"entry_point is {entry!r}: give the name of the function that is tested")
-        if not any(isinstance(node, ast.FunctionDef) and node.name == "check" for node in _parse(source).body):
+        if not any(isinstance(node, ast.FunctionDef) and node.name == "check" for node in _parse(sources[0]).body):
             raise BrokenTestsError("test defines no function check(candidate)")
-        found = SourceTests([source], setup, _source(table.get("prompt") or "", "prompt"), entry)
-    found.names()  # raises for what cannot be parsed
-    return found
+    names, modules = names_used(sources, setup, _source(prompt, "prompt"), entry)
+    tests = {"sources": sources, "setup": setup, "prompt": prompt, "entry": entry}
+    return FunctionTests(len(sources), tests | {"names": sorted(names), "modules": sorted(modules)})
 
 
 def _source(value: Any, what: str) -> str:
@@ -214,54 +170,37 @@ def _source(value: Any, what: str) -> str:
     return value
 
 
-@dataclass(frozen=True)
-class Names:
-    """What test sources use without defining it."""
+def names_used(sources: Sequence[str], setup: str = "", prompt: str = "", entry: str = "") -> tuple[set[str], set[str]]:
+    """Return the names that test sources take from the program, and the modules that they use without an import.
 
-    of_program: frozenset[str]
-    modules: frozenset[str] = frozenset()
-
-
-@lru_cache(maxsize=16)
-def names_used(sources: tuple[str, ...], setup: str = "", prompt: str = "", entry: str = "") -> Names:
-    """Return the names that test sources use and nobody else defines.
-
-    With an entry point, it alone comes from the program. Without, all of them do. A program may bear the name of a
-    built-in function (`sum`): such a name is the program's only where the tests use no other unknown name and every
-    test calls it; otherwise a program could redefine the `abs` or `all` of its own tests.
+    With an entry point, it alone comes from the program. Without, all names that nobody else defines do. A program may
+    bear the name of a built-in function (`sum`): such a name is the program's only where the tests use no other unknown
+    name and every test calls it; otherwise a program could redefine the `abs` or `all` of its own tests.
     """
-    trees = [_parse(source) for source in sources]
-    tests, others = [*trees, _parse(setup)], [_parse(prompt)]
-    _require_library(*tests, *others)
-    bound = {name for tree in (*tests, *others) for name in _bound(tree)}
-    used = {node.id for tree in tests for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    tests = [[*ast.walk(_parse(source))] for source in sources]
+    nodes = [*(node for test in tests for node in test), *ast.walk(_parse(setup))]
+    others = [*ast.walk(_parse(prompt))]
+    _require_library([*nodes, *others])
+    bound = {name for node in (*nodes, *others) for name in _bound(node)}
+    used = {node.id for node in nodes if isinstance(node, ast.Name)}
     missing = used - bound - set(dir(builtins)) - {entry}
-    modules = frozenset(missing & sys.stdlib_module_names - _used_bare(tests))
-    missing -= modules
-    if entry:
-        if missing and "*" not in bound:
-            raise BrokenTestsError(
-                f"they use {min(missing)!r}, which neither they nor the prompt define, and of the program they get"
-                f' {entry!r} alone: give the source that defines it as "prompt" or "test_setup_code"'
-            )
-        of_program = frozenset([entry])
-    else:
-        of_program = frozenset(missing) or frozenset([_built_in(trees, bound)])
-    _require_data(tests, of_program)
-    return Names(of_program, modules)
-
-
-def _used_bare(trees: Sequence[ast.Module]) -> set[str]:
-    """Return the names that are used other than as `name.attribute`."""
-    nodes = [node for tree in trees for node in ast.walk(tree)]
     dotted = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
-    return {node.id for node in nodes if isinstance(node, ast.Name) and id(node) not in dotted}
+    bare = {node.id for node in nodes if isinstance(node, ast.Name) and id(node) not in dotted}
+    modules = missing & sys.stdlib_module_names - bare  # used as `name.attribute` alone
+    missing -= modules
+    if entry and missing and "*" not in bound:
+        raise BrokenTestsError(
+            f"they use {min(missing)!r}, which neither they nor the prompt define, and of the program they get"
+            f' {entry!r} alone: give the source that defines it as "prompt" or "test_setup_code"'
+        )
+    names = {entry} if entry else missing or {_built_in(tests, bound)}
+    _require_data(nodes, names)
+    return names, modules
 
 
-def _built_in(trees: Sequence[ast.Module], bound: set[str]) -> str:
+def _built_in(tests: Sequence[Sequence[ast.AST]], bound: set[str]) -> str:
     """Return the name of a built-in function that the program redefines: the only one that every test calls."""
-    calls = [[n for n in ast.walk(tree) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)] for tree in trees]
-    called = set.intersection(*({n.func.id for n in found if isinstance(n.func, ast.Name)} for found in calls)) - bound
+    called: set[str] = set.intersection(*({node.func.id for node in _calls(nodes)} for nodes in tests)) - bound
     if len(called) != 1:
         raise BrokenTestsError(
             f"every test calls {' and '.join(sorted(called))}, and one of them must be the program's: give"
@@ -272,25 +211,28 @@ def _built_in(trees: Sequence[ast.Module], bound: set[str]) -> str:
     return called.pop()
 
 
-def _require_data(trees: Sequence[ast.Module], of_program: frozenset[str]) -> None:
+def _calls(nodes: Sequence[ast.AST]) -> Iterator[Any]:
+    """Yield the calls of a function by its name."""
+    return (node for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name))
+
+
+def _require_data(nodes: Sequence[ast.AST], of_program: set[str]) -> None:
     """Raise BrokenTestsError where a call in the tests hands the program what cannot be sent to its process.
 
     A test that finds out when it runs does so for those programs alone that get so far.
     """
-    nodes = [node for tree in trees for node in ast.walk(tree)]
     checks = [node for node in nodes if isinstance(node, ast.FunctionDef) and node.name == "check" and node.args.args]
     names = of_program | {check.args.args[0].arg for check in checks}
-    for node in nodes:
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in names:
-            for argument in (*node.args, *(keyword.value for keyword in node.keywords)):
-                if isinstance(argument, ast.Lambda | ast.GeneratorExp):
-                    kind = "function" if isinstance(argument, ast.Lambda) else "generator"
-                    raise BrokenTestsError(f"they pass the program a {kind}, which cannot be sent to its process")
+    for call in _calls(nodes):
+        for argument in (*call.args, *(keyword.value for keyword in call.keywords)):
+            if call.func.id in names and isinstance(argument, ast.Lambda | ast.GeneratorExp):
+                kind = "function" if isinstance(argument, ast.Lambda) else "generator"
+                raise BrokenTestsError(f"they pass the program a {kind}, which cannot be sent to its process")
 
 
-def _require_library(*trees: ast.Module) -> None:
+def _require_library(nodes: Sequence[ast.AST]) -> None:
     """Raise BrokenTestsError where tests import what the sandbox does not have: every program would fail them."""
-    for node in (node for tree in trees for node in ast.walk(tree)):
+    for node in nodes:
         modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         modules += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
         for module in modules:
@@ -298,20 +240,17 @@ def _require_library(*trees: ast.Module) -> None:
                 raise BrokenTestsError(f"they import {module!r}, and the sandbox has the standard library alone")
 
 
-def _bound(tree: ast.AST) -> set[str]:
-    names: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-            names.add(node.id)
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            names.add(node.name)
-        elif isinstance(node, ast.arg):
-            names.add(node.arg)
-        elif isinstance(node, ast.alias):
-            names.add((node.asname or node.name).split(".")[0])
-        elif isinstance(node, ast.ExceptHandler) and node.name:
-            names.add(node.name)
-    return names
+def _bound(node: ast.AST) -> list[str]:
+    """Return the names that a node of a test defines."""
+    if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+        return [node.id]
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return [node.name]
+    if isinstance(node, ast.arg):
+        return [node.arg]
+    if isinstance(node, ast.alias):
+        return [(node.asname or node.name).split(".")[0]]
+    return [node.name] if isinstance(node, ast.ExceptHandler) and node.name else []
 
 
 def _parse(source: str) -> ast.Module:
@@ -346,7 +285,7 @@ class OutputComparison:
         text = got.decode("utf-8", "replace")
         if self.whitespace == "tokens":
             return self._same_words(text.split(), expected.split())
-        lines, right = _lines(text), _lines(expected)
+        lines, right = ([line.rstrip() for line in each.rstrip().split("\n")] for each in (text, expected))
         if lines == right or not self.tolerance or len(lines) != len(right):
             return lines == right
         return all(self._same_words(a.split(), b.split()) for a, b in zip(lines, right, strict=True))
@@ -354,67 +293,7 @@ class OutputComparison:
     def _same_words(self, words: list[str], right: list[str]) -> bool:
         if words == right or not self.tolerance or len(words) != len(right):
             return words == right
-        return all(a == b or self._close_texts(a, b) for a, b in zip(words, right, strict=True))
-
-    def _close_texts(self, a: str, b: str) -> bool:
-        return bool(_NUMBER.fullmatch(a) and _NUMBER.fullmatch(b)) and self._close(float(a), float(b))
-
-    def _close(self, a: float, b: float) -> bool:
-        return a == b or (math.isfinite(b) and abs(a - b) <= self.tolerance * max(1.0, abs(b)))
-
-    def same_reply(self, reply: bytes, expected: object) -> bool:
-        """Return whether a reply of `program.py` holds the expected JSON value.
-
-        Values are equal as in Python, except that a tuple equals a list and that keys are compared as text: JSON has
-        neither tuples nor other keys. Anything malformed is not equal.
-        """
-        try:
-            values = json.loads(reply)
-            return isinstance(values, dict) and "value" in values and self._same(values["value"], expected)
-        except (ValueError, TypeError, RecursionError, OverflowError, MemoryError):
-            return False
-
-    def _same(self, got: Any, expected: object) -> bool:
-        """Compare an encoded value, see `values.py`; no set or dictionary is made of keys that a program chose."""
-        if isinstance(expected, str) or expected is None:
-            return type(got) is type(expected) and got == expected
-        if isinstance(expected, bool | int | float):
-            number = _number(got)
-            return number is not None and (
-                number == expected or bool(self.tolerance and self._close(float(number), float(expected)))
-            )
-        if not isinstance(got, list) or len(got) != 2 or not isinstance(got[1], list):
-            return False
-        letter, content = got
-        if isinstance(expected, Mapping):
-            entries = {_key(key): value for key, value in content} if letter == "d" else {}
-            return (
-                letter == "d"
-                and len(entries) == len(content)
-                and entries.keys() == expected.keys()
-                and all(self._same(entries[key], value) for key, value in expected.items())
-            )
-        assert isinstance(expected, Sequence)
-        return (
-            letter in ("l", "t")
-            and len(content) == len(expected)
-            and all(self._same(a, b) for a, b in zip(content, expected, strict=True))
+        return all(
+            a == b or (_NUMBER.fullmatch(a) and _NUMBER.fullmatch(b) and close(float(a), float(b), self.tolerance))
+            for a, b in zip(words, right, strict=True)
         )
-
-
-def _lines(text: str) -> list[str]:
-    return [line.rstrip() for line in text.rstrip().split("\n")]
-
-
-def _number(got: Any) -> float | int | None:
-    if isinstance(got, list) and len(got) == 2 and isinstance(got[1], str):
-        return int(got[1], 16) if got[0] == "i" else float(got[1]) if got[0] == "n" else None
-    return got if isinstance(got, bool | int | float) else None
-
-
-def _key(got: Any) -> str:
-    """Return a key as JSON would write it; no text for what it would refuse."""
-    if isinstance(got, str):
-        return got
-    number = _number(got)
-    return "\0" if number is None and got is not None else json.dumps(number)

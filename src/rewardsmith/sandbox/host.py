@@ -18,8 +18,7 @@ import select
 import sys
 import time
 
-from .confine import MAX_THREADS, SIGKILL, confine, prepare, widen_stack
-from .seccomp import libc, prctl
+from .confine import MAX_THREADS, SIGKILL, confine, libc, prctl, prepare, widen_stack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,41 +45,35 @@ class ClientGone(Exception):  # noqa: N818 as above
     """The process that started the host is gone."""
 
 
-class Pipes:
-    """Messages over two pipes, each with its length before it."""
+def send(descriptor: int, message: bytes) -> None:
+    """Write a message with its length before it."""
+    rest = memoryview(len(message).to_bytes(4, "big") + message)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
 
-    def __init__(self, reading: int, writing: int) -> None:
-        self.reading, self.writing = reading, writing
 
-    def send(self, message: bytes) -> None:
-        """Write a message."""
-        rest = memoryview(len(message).to_bytes(4, "big") + message)
-        while rest:
-            rest = rest[os.write(self.writing, rest) :]
-
-    def receive(self) -> bytes:
-        """Return the next message; b"" when the other side is gone."""
-        return self._exactly(int.from_bytes(self._exactly(4), "big"))
-
-    def _exactly(self, length: int) -> bytes:
-        parts = []
-        while length > 0:
-            part = os.read(self.reading, min(length, 1 << 20))
-            if not part:
-                return b""
-            parts.append(part)
-            length -= len(part)
-        return b"".join(parts)
+def receive(descriptor: int) -> bytes:
+    """Return the next message; b"" when the other side is gone."""
+    message, length = bytearray(), 4
+    while len(message) < length:
+        part = os.read(descriptor, min(length - len(message), 1 << 20))
+        if not part:
+            return b""
+        message += part
+        if len(message) == 4 == length:
+            length += int.from_bytes(message, "big")
+    return bytes(message[4:])
 
 
 class ConfinedProcess:
-    """A fork of the host, and the pipes to it."""
+    """A fork of the host, and the pipes to it; a script has none to write to."""
 
-    def __init__(self, pid: int, pipes: Pipes) -> None:
-        self.pid, self.pipes = pid, pipes
+    def __init__(self, pid: int, reading: int, writing: int = -1) -> None:
+        self.pid, self.reading, self.writing = pid, reading, writing
         self._status: int | None = None
-        if pipes.writing >= 0:
-            os.set_blocking(pipes.writing, False)
+        self._seconds_before = 0.0
+        if writing >= 0:
+            os.set_blocking(writing, False)
 
     def status(self, wait: bool = False) -> int | None:
         """Return the exit code (negative: the signal), or None while it runs."""
@@ -95,12 +88,19 @@ class ConfinedProcess:
         if self.status() is None:
             os.kill(self.pid, SIGKILL)
             self.status(wait=True)
-        for descriptor in (self.pipes.reading, self.pipes.writing):
+        for descriptor in (self.reading, self.writing):
             if descriptor >= 0:
                 os.close(descriptor)
 
-    def processor_seconds(self) -> float:
-        """Return the time it has used on all processors; 0 where the system does not report it."""
+    def start_test(self) -> None:
+        """Count processor time from now on."""
+        self._seconds_before = self._processor_seconds()
+
+    def test_seconds(self) -> float:
+        """Return the time that this test has used on all processors."""
+        return self._processor_seconds() - self._seconds_before
+
+    def _processor_seconds(self) -> float:
         try:
             return time.clock_gettime((~self.pid << 3) | 2) if _IS_LINUX else 0.0
         except OSError:  # it has ended
@@ -117,22 +117,23 @@ class ConfinedProcess:
 class Host:
     """Forks, watches and ends the processes of one program."""
 
-    def __init__(self, job: dict[str, Any], client: Pipes) -> None:
+    def __init__(self, job: dict[str, Any], client: int) -> None:
         self._job, self._client = job, client
         self._rules = prepare(job["isolation"], job["folder"])
         self._devnull = os.open(os.devnull, os.O_RDWR)
-        self._program: ConfinedProcess | None = None
-        self._tester: ConfinedProcess | None = None
+        self._processes: dict[str, ConfinedProcess] = {}
         self._load_error = ""
-        self._used, self._started = 0.0, 0.0
         self._limit: dict[str, float] = {}
+        self._deadline = 0.0
 
     def reply(self, request: dict[str, Any]) -> bytes:
         """Return `r` and the result of a test, or `f` and why there is none."""
-        verbs: dict[str, Callable[[Any], bytes]] = {"run": self._run, "call": self._call, "test": self._test}
-        self._limit, self._started, self._used = request["limit"], time.monotonic(), 0.0
+        self._limit = request["limit"]
+        self._deadline = time.monotonic() + self._limit["clock"]
+        for process in self._processes.values():
+            process.start_test()
         try:
-            return b"r" + verbs[request["do"]](request["what"])
+            return b"r" + (self._run(request["given"]) if "given" in request else self._test(request["index"]))
         except ProcessEnded as ended:
             self.end()
             return b"f" + str(ended).encode()
@@ -142,45 +143,35 @@ class Host:
         path = os.path.join(self._job["folder"], "input")
         with open(path, "wb") as file:
             file.write(given)
-        reading = os.open(path, os.O_RDONLY)
+        their_input = os.open(path, os.O_RDONLY)
         os.unlink(path)
         ours, theirs = os.pipe()
         source = self._job["sources"][-1]
-        standard = (reading, theirs, self._devnull)
-        process = self._fork(lambda: _run_script(source), standard, (), Pipes(ours, -1))
-        os.close(reading)
+        seconds = self._limit["processor"]
+        pid = self._fork(lambda: _run_script(source), seconds, (their_input, theirs, self._devnull))
+        process = self._processes["script"] = ConfinedProcess(pid, ours)
+        os.close(their_input)
         os.close(theirs)
-        try:
-            return self._collect(process)
-        finally:
-            process.end()
-            self._kill_orphans()
+        output = self._collect(process)
+        self.end("script")
+        return output
 
     def _collect(self, process: ConfinedProcess) -> bytes:
-        output, size, is_open = [], 0, True
-        while is_open or process.status() is None:
-            if is_open and process.pipes.reading in self._wait(process, reading=True):
-                part = os.read(process.pipes.reading, 1 << 16)
+        output, is_open = bytearray(), True
+        while True:
+            ended = process.status() is not None  # before the poll: a process may write and end in between
+            seconds = 0.0 if ended else _POLL_SECONDS if is_open else 0.001
+            if process.reading in self._wait(process, reading=is_open, seconds=seconds):
+                part = os.read(process.reading, 1 << 16)
                 is_open = bool(part)
-                size += len(part)
-                output.append(part)
-                if size > self._job["output"]:
+                output += part
+                if len(output) > self._job["output"]:
                     raise ProcessEnded("more output than allowed")
-            elif not is_open:  # it has closed its output, and is most likely about to end
-                self._wait(process, seconds=0.001)
-            elif process.status() is not None and not self._has_output(process):
-                break  # something that it has started holds its output open
+            elif ended:  # what it has started may still hold its output open
+                break
         if process.status():
             raise ProcessEnded(_cause(process.status()))
-        return b"".join(output)
-
-    def _has_output(self, process: ConfinedProcess) -> bool:
-        """Return whether there is output to read: a process may write and end between a poll and the check of it."""
-        return process.pipes.reading in self._wait(process, reading=True, seconds=0.0)
-
-    def _call(self, message: bytes) -> bytes:
-        """Send a request to the process that holds the program; return its reply."""
-        return self._exchange(self._loaded_program(), message)
+        return bytes(output)
 
     def _test(self, index: int) -> bytes:
         """Run a test; return the verdict. Carries requests of the tester to the program, and replies back.
@@ -189,72 +180,64 @@ class Host:
         """
         if self._load_error:
             raise ProcessEnded(self._load_error)
-        if self._tester is None:
-            self._tester = self._fork_tester()
+        tester = self._processes.get("tester") or self._start_tester()
         message = str(index).encode()
-        while (reply := self._exchange(self._tester, message)).startswith(b"?"):
-            message = self._exchange(self._loaded_program(), reply[1:])
+        while (reply := self._exchange(tester, message)).startswith(b"?"):
+            message = self._exchange(self._processes.get("program") or self._load_program(), reply[1:])
             if not message:  # the tester would wait for more
                 raise ProcessEnded("its reply was empty")
         return reply[1:]
 
-    def _loaded_program(self) -> ConfinedProcess:
-        """Return the process that holds the program. A program that cannot be loaded is not tried again."""
+    def _load_program(self) -> ConfinedProcess:
+        """Return a new process that holds the program. A program that cannot be loaded is not tried again."""
+        from .program import serve_program  # noqa: PLC0415 programs that run as scripts do without
+
+        process = self._fork_server("program", lambda *pipes: serve_program(self._job["sources"], *pipes))
+        try:
+            loaded = self._exchange(process, b"")
+        except ProcessEnded as ended:
+            self._load_error = f"while it was loaded: {ended}"
+            raise
+        self._load_error = "" if loaded == b"{}" else f"it could not be loaded: {loaded.decode(errors='replace')}"
         if self._load_error:
             raise ProcessEnded(self._load_error)
-        if self._program is None:
-            from .program import serve_program  # noqa: PLC0415 programs that run as scripts do without
+        return process
 
-            sources = self._job["sources"]
-            self._program = self._fork_server(lambda receive, send: serve_program(sources, receive, send))
-            try:
-                loaded = self._exchange(self._program, b"")
-            except ProcessEnded as ended:
-                self._load_error = f"while it was loaded: {ended}"
-                raise
-            if loaded != b"{}":
-                self._load_error = f"it could not be loaded: {loaded.decode(errors='replace')}"
-                raise ProcessEnded(self._load_error)
-        return self._program
-
-    def _fork_tester(self) -> ConfinedProcess:
+    def _start_tester(self) -> ConfinedProcess:
         import json  # noqa: PLC0415
 
         from .tester import serve_tests  # noqa: PLC0415
 
         tests = self._job["tests"]  # a descriptor, read in the fork
 
-        def work(receive: Callable[[], bytes], send: Callable[[bytes], None]) -> None:
+        def serve(*pipes: Callable[..., Any]) -> None:
             with open(tests, "rb") as file:
                 file.seek(0)
-                sources = json.load(file)
-            serve_tests(sources, receive, send)
+                table = json.load(file)
+            serve_tests(table, *pipes)
 
-        return self._fork_server(work, tests)
+        return self._fork_server("tester", serve, tests)
 
-    def _fork_server(self, work: Callable[..., None], *kept: int) -> ConfinedProcess:
+    def _fork_server(self, name: str, serve: Callable[..., None], *kept: int) -> ConfinedProcess:
         """Fork a process that replies to messages."""
         their_reading, our_writing = os.pipe()
         our_reading, their_writing = os.pipe()
-        theirs = Pipes(their_reading, their_writing)
 
-        def serve() -> None:
+        def work() -> None:
             _add_exits()
-            work(theirs.receive, theirs.send)
+            serve(lambda: receive(their_reading), lambda message: send(their_writing, message))
 
-        standard, kept = (self._devnull,) * 3, (their_reading, their_writing, *kept)
-        process = self._fork(serve, standard, kept, Pipes(our_reading, our_writing))
+        kept = (their_reading, their_writing, *kept)
+        pid = self._fork(work, self._job["total"], (self._devnull,) * 3, *kept)
+        process = self._processes[name] = ConfinedProcess(pid, our_reading, our_writing)
         os.close(their_reading)
         os.close(their_writing)
         return process
 
-    def _fork(
-        self, work: Callable[[], None], standard: tuple[int, int, int], kept: tuple[int, ...], pipes: Pipes
-    ) -> ConfinedProcess:
+    def _fork(self, work: Callable[[], None], seconds: float, standard: tuple[int, int, int], *kept: int) -> int:
         """Fork a confined process that does some work; OSError when it could not be confined."""
         ours, report = os.pipe()
         host, job = os.getpid(), self._job
-        seconds = self._limit["processor"] if pipes.writing < 0 else job["total"]
         pid = os.fork()
         if pid == 0:
             try:
@@ -274,28 +257,24 @@ class Host:
             finally:
                 os._exit(1)
         os.close(report)
-        process = ConfinedProcess(pid, pipes)
-        reported = b""
-        while part := os.read(ours, 4096):
-            reported += part
-        os.close(ours)
+        with open(ours, "rb") as file:
+            reported = file.read()
         if reported != b"ok":
-            process.end()
+            os.waitpid(pid, 0)
             raise OSError(f"a process could not be confined: {reported.decode(errors='replace') or 'it died'}")
-        return process
+        return pid
 
     def _exchange(self, process: ConfinedProcess, message: bytes) -> bytes:
         """Send a message to a process, unless it is empty, and return the next one from it."""
         rest = len(message).to_bytes(4, "big") + message if message else b""
         received = bytearray()
-        before = process.processor_seconds()
         while len(received) < 4 or len(received) < 4 + int.from_bytes(received[:4], "big"):
-            ready = self._wait(process, reading=True, writing=bool(rest), since=before)
+            ready = self._wait(process, reading=True, writing=bool(rest))
             try:
-                if process.pipes.writing in ready and rest:
-                    rest = rest[os.write(process.pipes.writing, rest[: 1 << 16]) :]
-                if process.pipes.reading in ready:
-                    part = os.read(process.pipes.reading, 1 << 16)
+                if process.writing in ready:
+                    rest = rest[os.write(process.writing, rest[: 1 << 16]) :]
+                if process.reading in ready:
+                    part = os.read(process.reading, 1 << 16)
                     if not part:
                         raise BrokenPipeError
                     received += part
@@ -303,60 +282,51 @@ class Host:
                 raise ProcessEnded(_cause(process.status())) from None
             if len(received) > self._job["output"] or int.from_bytes(received[:4], "big") > self._job["output"]:
                 raise ProcessEnded("a larger value than allowed")
-        self._used += process.processor_seconds() - before
         return bytes(received[4:])
 
     def _wait(
-        self,
-        process: ConfinedProcess,
-        *,
-        reading: bool = False,
-        writing: bool = False,
-        since: float = 0.0,
-        seconds: float = _POLL_SECONDS,
+        self, process: ConfinedProcess, *, reading: bool, writing: bool = False, seconds: float = _POLL_SECONDS
     ) -> set[int]:
         """Return the descriptors that are ready, after some time at most; ProcessEnded beyond a limit."""
         poll = select.poll()
-        poll.register(self._client.reading, select.POLLIN)
+        poll.register(self._client, select.POLLIN)
         if reading:
-            poll.register(process.pipes.reading, select.POLLIN)
+            poll.register(process.reading, select.POLLIN)
         if writing:
-            poll.register(process.pipes.writing, select.POLLOUT)
+            poll.register(process.writing, select.POLLOUT)
         ready = {descriptor for descriptor, _ in poll.poll(seconds * 1000)}
-        if self._client.reading in ready:  # nobody writes to a busy host: the other side is gone
+        if self._client in ready:  # nobody writes to a busy host: the other side is gone
             raise ClientGone
-        if self._used + process.processor_seconds() - since > self._limit["processor"]:
+        if sum(each.test_seconds() for each in self._processes.values()) > self._limit["processor"]:
             raise ProcessEnded("more processor time than allowed")
-        if time.monotonic() - self._started > self._limit["clock"]:
+        if time.monotonic() > self._deadline:
             raise ProcessEnded("more time than allowed")
         if process.threads() > MAX_THREADS:
             raise ProcessEnded(f"more than {MAX_THREADS} threads")
         return ready
 
-    def end(self) -> None:
-        """End every process of the program."""
-        for process in (self._program, self._tester):
-            if process is not None:
-                process.end()
-        self._program = self._tester = None
-        self._kill_orphans()
+    def end(self, *names: str) -> None:
+        """End these processes of the program, or all of them."""
+        for name in names or tuple(self._processes):
+            self._processes.pop(name).end()
+        if self._job["isolation"] == "limits" and _IS_LINUX:
+            _kill_children()
 
-    def _kill_orphans(self) -> None:
-        """Kill what a program without a filter has started and left to us."""
-        if self._job["isolation"] != "limits" or not _IS_LINUX:
+
+def _kill_children() -> None:
+    """Kill what a program without a filter has started and left to us."""
+    path = f"/proc/self/task/{os.getpid()}/children"
+    for _ in range(100):  # the children of orphans become ours too
+        try:
+            with open(path) as file:
+                children = [int(pid) for pid in file.read().split()]
+        except OSError:  # not every kernel lists them
             return
-        me = os.getpid()
-        for _ in range(100):  # the children of orphans become ours too
-            try:
-                with open(f"/proc/{me}/task/{me}/children") as file:
-                    children = [int(pid) for pid in file.read().split()]
-            except OSError:  # not every kernel lists them
-                return
-            for pid in children:
-                os.kill(pid, SIGKILL)
-                os.waitpid(pid, 0)
-            if not children:
-                return
+        for pid in children:
+            os.kill(pid, SIGKILL)
+            os.waitpid(pid, 0)
+        if not children:
+            return
 
 
 def _cause(code: int | None) -> str:
@@ -417,12 +387,12 @@ def _run_script(source: str) -> NoReturn:
 
 def main() -> NoReturn:
     """Reply to requests until the other side is gone."""
-    client = Pipes(os.dup(0), os.dup(1))
+    client, writing = os.dup(0), os.dup(1)
     devnull = os.open(os.devnull, os.O_RDWR)
     os.dup2(devnull, 0)
     os.dup2(devnull, 1)
     os.close(devnull)
-    job = marshal.loads(client.receive())  # from our own parent
+    job = marshal.loads(receive(client))  # from our own parent
     host = None
     try:
         libc.signal(ctypes.c_int(2), ctypes.c_void_p(1))  # ignore Ctrl-C, which the parent handles
@@ -435,13 +405,13 @@ def main() -> NoReturn:
                 __import__(name)
         host = Host(job, client)
         gc.freeze()  # what exists now is never garbage: forks need not touch it, and so not copy it
-        client.send(b"r")
-        while request := client.receive():
-            client.send(host.reply(marshal.loads(request)))
+        send(writing, b"r")
+        while request := receive(client):
+            send(writing, host.reply(marshal.loads(request)))
     except (ClientGone, BrokenPipeError):
         pass
     except Exception as error:  # noqa: BLE001 whatever it is, no test has a verdict
-        client.send(f"e{type(error).__name__}: {error}".encode())
+        send(writing, f"e{type(error).__name__}: {error}".encode())
     if host is not None:
         host.end()
     try:  # noqa: SIM105 contextlib takes long to import

@@ -33,36 +33,30 @@ class LoadedProgram:
             exec(compile(source, "program.py", "exec", dont_inherit=True), self._names)
 
     def reply(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return the value of a request, or what it raised."""
+        """Return the value of a request, with the arguments that it changed in place, or what it raised."""
         try:
-            on = self._decode(request["on"])
-            arguments = [self._decode(a) for a in request.get("args", ())]
-            named = {name: self._decode(a) for name, a in request.get("named", {}).items()}
-            if request["op"] in ("name", "entry"):
-                value = self._find(request["op"], on, arguments)
+            on, sent = self._decode(request["on"]), request["args"]
+            arguments = [self._decode(argument) for argument in sent]
+            named = {name: self._decode(argument) for name, argument in request["named"].items()}
+            if request["op"] == "name":
+                value = self._names[on]
+            elif request["op"] == "entry":  # a function, or as on LeetCode a method of the class Solution
+                value = (self._names.get(on) or getattr(self._names["Solution"](), on))(*arguments)
             else:
                 value = _OPERATIONS[request["op"]](on, *arguments, **named)
-            changed = [self._after(a, before) for a, before in zip(arguments, request.get("args", ()), strict=False)]
-            return {"value": encode(value, self._keep), "args": changed}
+            changed = [
+                after if isinstance(a, list | dict | set) and (after := self._encode(a, 4 * DEPTH)) != before else None
+                for a, before in zip(arguments, sent, strict=True)
+            ]
+            return {"value": self._encode(value), "args": changed}
         except BaseException as error:  # noqa: BLE001 SystemExit is a reply too
             return {"raise": _described(error)}
-
-    def _find(self, operation: str, name: str, arguments: list[Any]) -> Any:
-        if operation == "name":
-            return self._names[name]
-        # A function, or as on LeetCode a method of the class Solution.
-        function = self._names.get(name)
-        return (function or getattr(self._names["Solution"](), name))(*arguments)
 
     def _decode(self, data: object) -> Any:
         return decode(data, self._objects.__getitem__, 4 * DEPTH)
 
-    def _after(self, argument: object, before: object) -> object:
-        """Return an argument that the call has changed in place; None for all others."""
-        if not isinstance(argument, list | dict | set):
-            return None
-        after = encode(argument, self._keep, 4 * DEPTH)
-        return None if after == before else after
+    def _encode(self, value: object, depth: int = DEPTH) -> Any:
+        return encode(value, self._keep, depth)
 
     def _keep(self, value: object) -> list[object]:
         for number, known in enumerate(self._objects[:100]):  # classes and functions are requested again and again

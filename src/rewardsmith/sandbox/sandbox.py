@@ -11,14 +11,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
-
-from rewardsmith.sandbox.values import encode
 
 Isolation = Literal["full", "syscalls", "limits"]
 
@@ -58,13 +56,9 @@ class BrokenTestsError(Exception):
 class ProgramLimits:
     """What one program may use.
 
-    Attributes:
-        seconds: of processor time for one test; on the clock a test may take three times as long.
-        total: seconds on the clock for all tests.
-        memory: MiB of address space.
-        output: MiB that one test may print or return.
-        isolation: "full" filters system calls and limits what can be read; "syscalls" leaves out the second; "limits"
-            leaves out both.
+    Processor seconds for one test (three times that on the clock), seconds on the clock for all tests, MiB of address
+    space, MiB that one test may print or return. Isolation "full" filters system calls and limits what can be read;
+    "syscalls" leaves out the second; "limits" leaves out both.
     """
 
     seconds: float = 4.0
@@ -76,12 +70,7 @@ class ProgramLimits:
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """What came of one test.
-
-    Attributes:
-        result: what the program wrote or returned, or the verdict of a test source; b"" where it failed.
-        failed: why there is no result, "" where there is one.
-    """
+    """What the program wrote, or the verdict of a test; b"" where it `failed`, which is the reason."""
 
     result: bytes = b""
     failed: str = ""
@@ -90,7 +79,7 @@ class RunOutcome:
 class Sandbox:
     """One program, and the processes in which it runs. A context: they are gone at its end."""
 
-    def __init__(self, sources: Sequence[str], limits: ProgramLimits, tests: dict[str, Any] | None = None) -> None:
+    def __init__(self, sources: Sequence[str], limits: ProgramLimits, tests: Mapping[str, Any] | None = None) -> None:
         if os.name != "posix" or not sys.executable:
             raise SandboxError("programs are run on Linux and macOS only, by a Python interpreter of its own")
         self._limits = limits
@@ -101,7 +90,7 @@ class Sandbox:
             )
             # A file without a name: the host hands it on to the tester, and never reads it.
             file = stack.enter_context(tempfile.TemporaryFile())
-            file.write(json.dumps(tests).encode())
+            file.write(json.dumps(tests, default=dict).encode())  # frozen tables too
             file.flush()
             try:
                 self._host = subprocess.Popen(
@@ -115,6 +104,8 @@ class Sandbox:
                 )
             except OSError as error:
                 raise SandboxError(f"no interpreter could be started: {error}") from error
+            pipes = (self._host.stdin, self._host.stdout, self._host.stderr)
+            self._stdin, self._stdout, self._stderr = (pipe for pipe in pipes if pipe is not None)
             stack.callback(self._end_host)
             job = {
                 "sources": list(sources),
@@ -136,42 +127,32 @@ class Sandbox:
 
     def _end_host(self) -> None:
         """Let the host end and collect its forks. Were it killed, they would die too, but become another's zombies."""
-        stdin, stdout, stderr = self._host.stdin, self._host.stdout, self._host.stderr
-        assert stdin is not None
-        assert stdout is not None
-        assert stderr is not None
         with suppress(OSError):  # what was not written yet has no reader any more
-            stdin.close()
-        select.select([stdout], [], [], _GRACE)  # the end of its output is the last thing that it does
+            self._stdin.close()
+        select.select([self._stdout], [], [], _GRACE)  # the end of its output is the last thing that it does
         self._host.kill()
-        stdout.close()
-        stderr.close()
+        self._stdout.close()
+        self._stderr.close()
         self._host.wait()
 
     def run(self, given: str) -> RunOutcome:
         """Run the program as a script that reads `given`; the result is what it wrote."""
-        return self._test("run", given.encode("utf-8", "replace"))
+        return self._outcome({"given": given.encode("utf-8", "replace")})
 
-    def call(self, name: str, arguments: Sequence[Any]) -> RunOutcome:
-        """Call a function of the program, or a method of its class Solution; the result is JSON of `program.py`."""
-        request = {"op": "entry", "on": name, "args": [encode(a, _no_json) for a in arguments]}
-        return self._test("call", json.dumps(request).encode())
+    def test(self, index: int) -> bool:
+        """Return whether the program passes one of the tests; BrokenTestsError when no program could."""
+        result = self._outcome({"index": index}).result
+        if result.startswith(b"broken"):
+            raise BrokenTestsError(result[len(b"broken") :].decode(errors="replace"))
+        return result == b"pass"
 
-    def test(self, index: int) -> RunOutcome:
-        """Run a test source in a process of its own; it has passed when the result is `pass`."""
-        outcome = self._test("test", index)
-        if outcome.result.startswith(b"broken"):
-            raise BrokenTestsError(outcome.result[len(b"broken") :].decode(errors="replace"))
-        return outcome
-
-    def _test(self, do: str, what: object) -> RunOutcome:
+    def _outcome(self, request: dict[str, Any]) -> RunOutcome:
         left = self._end - time.monotonic()
         if left <= 0:
             return RunOutcome(failed="not reached in time")
-        clock = min(_CLOCK * self._limits.seconds, left)
-        limit = {"processor": self._limits.seconds, "clock": clock}
+        limit = {"processor": self._limits.seconds, "clock": min(_CLOCK * self._limits.seconds, left)}
         try:
-            reply = self._exchange({"do": do, "what": what, "limit": limit}, clock)
+            reply = self._exchange(request | {"limit": limit}, limit["clock"])
         except SandboxGoneError as error:
             if self._limits.isolation != "limits":
                 raise
@@ -183,11 +164,10 @@ class Sandbox:
 
     def _exchange(self, message: dict[str, Any], seconds: float) -> bytes:
         """Return the host's reply to a message."""
-        assert self._host.stdin is not None
         data = marshal.dumps(message)
         with suppress(OSError):  # it may be gone; its last message is still to be read
-            self._host.stdin.write(len(data).to_bytes(4, "big") + data)
-            self._host.stdin.flush()
+            self._stdin.write(len(data).to_bytes(4, "big") + data)
+            self._stdin.flush()
         deadline = time.monotonic() + seconds + _GRACE
         reply = self._read(int.from_bytes(self._read(4, deadline), "big"), deadline)
         if reply.startswith(b"e"):
@@ -195,24 +175,18 @@ class Sandbox:
         return reply
 
     def _read(self, length: int, deadline: float) -> bytes:
-        assert self._host.stdout is not None
-        descriptor, parts = self._host.stdout.fileno(), []
+        parts = []
         while length > 0:
-            if not select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            if not select.select([self._stdout], [], [], max(0.0, deadline - time.monotonic()))[0]:
                 raise SandboxGoneError("the host process does not reply")
-            part = os.read(descriptor, min(length, 1 << 20))
+            part = os.read(self._stdout.fileno(), min(length, 1 << 20))
             if not part:
-                assert self._host.stderr is not None
                 code = self._host.wait()
-                errors = self._host.stderr.read(10_000).decode(errors="replace").strip()[-500:]
+                errors = self._stderr.read(10_000).decode(errors="replace").strip()[-500:]
                 raise SandboxGoneError(f"the host process is gone: status {code}, {errors}")
             parts.append(part)
             length -= len(part)
         return b"".join(parts)
-
-
-def _no_json(value: object) -> Any:
-    raise BrokenTestsError(f"an argument of type {type(value).__name__} is not a JSON value")
 
 
 _PROBE = "import decimal, threading\nprint(decimal.Decimal(input()) * 2)"

@@ -1,8 +1,8 @@
-"""The process in which test sources run. The program is in another one, so it cannot touch the tests or their verdict.
+"""The process in which tests run. The program is in another one, so it cannot touch the tests or their verdict.
 
-Tests see the program through a `Remote`: calling it sends a request to the other process. Plain data come back as
-themselves. Anything else stays there and comes back as a `Remote`, which is equal to nothing but itself, whatever the
-program defines as equality. Loaded in the child.
+Tests see the program through a `Remote`: calling it sends a request to the other process. Data come back as themselves.
+Anything else stays there and comes back as a `Remote`, which is equal to nothing but itself, whatever the program
+defines as equality. Loaded in the child.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections import deque
 from contextlib import suppress
 from functools import partial
 
-from .values import DEPTH, MalformedValue, decode, encode
+from .values import DEPTH, MalformedValue, decode, encode, same
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -67,6 +67,10 @@ class Border:
         return self._known[number]
 
 
+def _forward(op: str) -> Any:
+    return lambda remote, *arguments, **named: remote._border(op, remote, *arguments, **named)
+
+
 class Remote:
     """An object of the program, as the tests use it.
 
@@ -75,49 +79,24 @@ class Remote:
     """
 
     __slots__ = ("_at", "_border", "_made")
+    __call__, __getitem__, __setitem__ = _forward("call"), _forward("item"), _forward("store")
+    __setattr__, __next__ = _forward("set"), _forward("next")
+    __bool__, __len__, __str__, __repr__ = map(_forward, ("bool", "len", "str", "repr"))
 
     def __init__(self, border: Border, at: int, made: bool) -> None:
         object.__setattr__(self, "_border", border)
         object.__setattr__(self, "_at", at)
         object.__setattr__(self, "_made", made)
 
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
-        """Call it."""
-        return self._border("call", self, *arguments, **named)
-
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name not in ("__name__", "__doc__"):
             raise AttributeError(name)
         return self._border("get", self, name)
 
-    def __setattr__(self, name: str, value: object) -> None:
-        self._border("set", self, name, value)
-
-    def __getitem__(self, key: object) -> Any:
-        return self._border("item", self, key)
-
-    def __setitem__(self, key: object, value: object) -> None:
-        self._border("store", self, key, value)
-
     def __contains__(self, value: object) -> bool:
         if self._made:
             return self._border("contains", self, value) is True
         return any(item is value or item == value for item in self)
-
-    def __bool__(self) -> bool:
-        return self._border("bool", self) is True
-
-    def __len__(self) -> int:
-        return int(self._border("len", self))
-
-    def __str__(self) -> str:
-        return str(self._border("str", self))
-
-    def __repr__(self) -> str:
-        return str(self._border("repr", self))
-
-    def __next__(self) -> Any:
-        return self._border("next", self)
 
     def __iter__(self) -> Iterator[Any]:
         iterator, count = self._border("iter", self), 1
@@ -159,7 +138,7 @@ def _update(argument: Any, changed: Any) -> None:
 
 
 class Tester:
-    """Test sources, each run on its own against one loaded program; `cases.py` writes the table `tests`."""
+    """Tests, each run on its own against one loaded program; `cases.py` writes the table `tests`."""
 
     def __init__(self, tests: dict[str, Any], exchange: Callable[[bytes], bytes]) -> None:
         self._tests = tests
@@ -171,23 +150,32 @@ class Tester:
         """Return `pass`, `fail` or `broken` with the reason."""
         self._requests_before = self._border.requests
         try:
-            self._run(self._tests["sources"][index])
+            passed = self._call(index) if "calls" in self._tests else self._run(self._tests["sources"][index])
+            return b"pass" if passed else b"fail"
         except BrokenTests as error:
             return f"broken{error}".encode(errors="replace")
         except BaseException as error:  # noqa: BLE001 whatever a test raises, it has not passed
             if isinstance(error, ImportError) and not self._has_called():
                 return f"broken{type(error).__name__}: {error}".encode(errors="replace")
             return b"fail"
-        return b"pass"
 
-    def _run(self, source: str) -> None:
+    def _call(self, index: int) -> bool:
+        """Return whether a call of the entry point returns one of the right values."""
+        arguments, right = self._tests["calls"][index]
+        value = self._border("entry", self._tests["entry"], *arguments)
+        return any(same(value, expected, self._tests["tolerance"]) for expected in right)
+
+    def _run(self, source: str) -> bool:
+        """Run a test source to its end."""
         tests = self._tests
         namespace: dict[str, Any] = {"__name__": "tests"}
         try:
-            compiled = compile(source, "test.py", "exec", dont_inherit=True)
-            setup = compile(tests["setup"], "setup.py", "exec", dont_inherit=True)
+            compiled, setup, prompt = (
+                compile(text, "test.py", "exec", dont_inherit=True)
+                for text in (source, tests["setup"], tests["prompt"])
+            )
             namespace |= {name: __import__(name) for name in tests["modules"]}
-            exec(compile(tests["prompt"], "prompt.py", "exec", dont_inherit=True), namespace)
+            exec(prompt, namespace)
         except BaseException as error:  # noqa: BLE001 SystemExit too
             raise BrokenTests(f"before the program is called: {type(error).__name__}: {error}") from None
         namespace |= self._names()
@@ -200,6 +188,7 @@ class Tester:
         exec(compiled, namespace)
         if tests["entry"]:
             namespace["check"](self._names()[tests["entry"]])
+        return True
 
     def _has_called(self) -> bool:
         """Return whether the program has had a part in this test, beyond the names that it defines."""
@@ -213,14 +202,13 @@ class Tester:
                 try:
                     self._of_program[name] = self._border("name", name)
                 except Exception:  # noqa: BLE001 a name that the program lacks is missing in the tests
-                    if hasattr(builtins, name):
+                    if hasattr(builtins, name):  # else the tests would call the built-in one
                         self._of_program[name] = partial(_missing, name)
             self._requests_before = self._border.requests
         return self._of_program
 
 
 def _missing(name: str, *_: object, **__: object) -> None:
-    """Stand for a function of the program that it has not; else the tests would call the built-in one."""
     raise NameError(f"the program has no {name}")
 
 

@@ -34,9 +34,9 @@ def _device_module() -> ModuleType:
 class CpuPlatform(PlatformBase):
     """The CPU in the place of an accelerator. Ray counts it as a GPU, since verl asks for GPUs."""
 
-    device_name = "cpu"  # type: ignore[assignment]
-    vendor_name = "cpu"  # type: ignore[assignment]
-    device_module = _device_module()  # type: ignore[assignment]
+    device_name = "cpu"
+    vendor_name = "cpu"
+    device_module = _device_module()
 
     def is_available(self) -> bool:
         return True

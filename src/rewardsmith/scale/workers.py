@@ -7,7 +7,7 @@ function of `Outputs`, so that estimators, losses and reductions are the same co
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -51,29 +51,28 @@ def jagged(tensors: Sequence[Tensor]) -> Tensor:
     return torch.nested.as_nested_tensor(list(tensors), layout=torch.jagged)
 
 
-def at_responses(values: Tensor, data: TensorDict) -> tuple[Tensor, Tensor]:
+def at_responses(values: Any, data: TensorDict) -> tuple[Tensor, Tensor]:
     """Return outputs at the response tokens and their mask, both [b, T], of outputs at all tokens (jagged).
 
     The output at a token is about the next one, so those of a response begin one token before it.
     """
     prompts_b, responses_b = data["prompt_lengths"], data["response_lengths"]
-    width = int(responses_b.max()) if len(responses_b) else 0
-    places_T = torch.arange(width, device=responses_b.device)
+    places_T = torch.arange(int(responses_b.max()), device=responses_b.device)
     mask_bT = places_T < responses_b[:, None]
+    flat_N = values.values()
     starts_b = values.offsets()[:-1] + prompts_b - 1
-    index_bT = (starts_b[:, None] + places_T).clamp(max=len(values.values()) - 1)
-    return torch.where(mask_bT, values.values()[index_bT], 0.0), mask_bT
+    index_bT = (starts_b[:, None] + places_T).clamp(max=len(flat_N) - 1)
+    return torch.where(mask_bT, flat_N[index_bT].float(), 0.0), mask_bT
 
 
-def outputs_of(model_output: dict[str, Tensor], data: TensorDict) -> Outputs:
+def outputs_of(model_output: Mapping[str, Tensor], data: TensorDict) -> Outputs:
     """Return the outputs of a micro-batch as our losses take them; rows that only fill up the batch are left out."""
-    first = next(iter(model_output.values()))
-    values, mask_bT = at_responses(first, data)
-    zeros = torch.zeros_like(values)
-    named = {name: at_responses(one, data)[0].float() for name, one in model_output.items()}
-    live = (data["rows"] >= 0).nonzero().squeeze(-1)
-    pick = lambda name: named.get(name, zeros)[live]  # noqa: E731
-    return Outputs(data["rows"][live], mask_bT[live], pick("log_probs"), pick("entropy"), pick("values"))
+    live_k = (data["rows"] >= 0).nonzero().squeeze(-1)
+    found = {name: at_responses(values, data) for name, values in model_output.items()}
+    mask_bT = next(iter(found.values()))[1]
+    zeros_bT = torch.zeros_like(mask_bT, dtype=torch.float32)
+    chosen = [found[name][0] if name in found else zeros_bT for name in ("log_probs", "entropy", "values")]
+    return Outputs(data["rows"][live_k], mask_bT[live_k], *(one[live_k] for one in chosen))
 
 
 def row_loss(loss: Any, model_output: dict[str, Tensor], data: TensorDict, dp_group: Any = None) -> Any:
@@ -116,8 +115,8 @@ class RowWorker(TrainingWorker):
     def set_loss(self, pickled: bytes) -> None:
         """Take the loss of the next update, and the meter that it fills."""
         # torch.load moves the tensors that the loss has captured to the device.
-        self._loss, self._meter = torch.load(io.BytesIO(pickled), map_location=get_device_id(), weights_only=False)
-        self.loss_fn = partial(row_loss, self._loss)
+        loss, self._meter = torch.load(io.BytesIO(pickled), map_location=get_device_id(), weights_only=False)
+        self.loss_fn: Any = partial(row_loss, loss)
 
     @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="train"))
     def measure(self, data: TensorDict) -> TensorDict:
@@ -170,13 +169,13 @@ class RowWorker(TrainingWorker):
             module, config = self.engine.module, self.model_config.hf_config
             if self.config.model_type == SCALAR:
                 with torch.device("meta"):
-                    module = AutoModelForSequenceClassification.from_config(config)
+                    module = AutoModelForSequenceClassification.from_config(config)  # type: ignore[no-untyped-call]
             module.save_pretrained(folder, state_dict=gathered)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def take_meter(self) -> Any:
         """Return what the loss has measured on this rank; None where another rank has the same rows."""
-        meter, self._meter, self._loss, self.loss_fn = self._meter, None, None, None
+        meter, self._meter, self.loss_fn = self._meter, None, None
         return meter if self.engine.is_mp_src_rank_with_outputs() else None
 
 

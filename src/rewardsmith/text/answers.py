@@ -165,32 +165,10 @@ WAYS: dict[str, Callable[[str], str | None]] = {
 
 
 def extract(text: str, ways: Sequence[str]) -> str | None:
-    """Return what the first of the named ways that finds something finds; None when none does.
-
-    Raises:
-        KeyError: for a name that is not in `WAYS`.
-    """
-    for way in ways:
-        found = WAYS[way](text)
-        if found is not None:
-            return found
-    return None
+    """Return what the first of the named ways that finds something finds; None when none does."""
+    return next((found for way in ways if (found := WAYS[way](text)) is not None), None)
 
 
 def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
     """Return the last match of a pattern."""
     return next(iter(deque(pattern.finditer(text), maxlen=1)), None)
-
-
-__all__ = [
-    "WAYS",
-    "boxed",
-    "extract",
-    "final",
-    "hashed",
-    "last_number",
-    "stated",
-    "tagged",
-    "unwrapped",
-    "whole",
-]

@@ -1,9 +1,7 @@
 r"""The letter that a model chose among several options.
 
-A letter counts only where the text says that it is the answer: in a box, after "the answer is", as a line of its own,
-or in a last sentence such as "so it is (B)". A letter that is merely mentioned counts nowhere, so that the ways to
-mention one without choosing it need not be foreseen. A clause with a negation, and an answer that is taken back, choose
-nothing.
+A letter counts only where the text gives it as the answer: in a box, after "the answer is", as a line of its own, or in
+a last sentence such as "so it is (B)". A clause with a negation, and an answer that is taken back, choose nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from rewardsmith.text.answers import TAIL, boxed
+from rewardsmith.text.answers import TAIL, boxed_at
 
 MAX_CHARS = 2_000
 """Of the longest phrase that chooses a letter, and of the text around it that is looked at."""
@@ -68,13 +66,7 @@ _CONCLUDING = (
 
 @dataclass(frozen=True)
 class _Patterns:
-    """How the letters of one set are recognised in text without LaTeX and emphasis.
-
-    Attributes:
-        phrase: all of a phrase that gives one letter: "B", "(B) 42", "option B, because …".
-        conclusion: all of a sentence that gives one letter.
-        mention: a letter that cannot be a word.
-    """
+    """A phrase that gives one letter, such as "(B) 42"; a sentence that does; and a letter that cannot be a word."""
 
     phrase: re.Pattern[str]
     conclusion: re.Pattern[str]
@@ -115,10 +107,6 @@ def choice(text: str, letters: str = "ABCDE") -> str | None:
 
     The first of these that occurs decides: the last `\boxed{…}`; the last "answer is …"; the whole text, such as
     "(B) Paris"; its last line; its last sentence. Except for boxes, only the last 200,000 characters are searched.
-
-    Args:
-        text: what the model wrote.
-        letters: capital letters of the options, such as "ABCD".
     """
     patterns = _patterns(letters)
     box = _box(text)
@@ -130,15 +118,11 @@ def choice(text: str, letters: str = "ABCDE") -> str | None:
         return None if statement.is_denied() else _given(patterns.phrase, statement.content, patterns)
     tail = text[-MAX_CHARS:].rstrip()
     lines = [line for line in tail.split("\n") if line.strip()]
-    if not lines or tail.endswith("?") or (len(lines) > 1 and _leads_on(lines[-2]) and _NEGATION.search(lines[-2])):
-        return None
+    above = lines[-2].rstrip() if len(lines) > 1 else "."
+    if not lines or tail.endswith("?") or (above[-1:] not in (".", "!", ")") and _NEGATION.search(above)):
+        return None  # "All but:" goes on in the last line
     whole = _given(patterns.phrase, tail, patterns) if len(text) <= MAX_CHARS else None
     return whole or _given(patterns.phrase, lines[-1], patterns) or _concluded(tail, patterns)
-
-
-def _leads_on(line: str) -> bool:
-    """Say whether a line goes on in the next one: "All but:"."""
-    return line.rstrip()[-1:] not in (".", "!", ")")
 
 
 def _concluded(tail: str, patterns: _Patterns) -> str | None:
@@ -188,16 +172,14 @@ class _Phrase:
 
 
 def _box(text: str) -> _Phrase | None:
-    content = boxed(text)
-    if content is None:
+    box = boxed_at(text)
+    if box is None:
         return None
-    start = max(text.rfind("\\boxed"), text.rfind("\\fbox"))
-    end = text.find(content, start) + len(content)
-    before, after = text[max(0, start - MAX_CHARS) : start], text[end : end + MAX_CHARS].lstrip("}$ ")
-    other = boxed(before)
-    if other is not None and len(cleaned(before[before.rfind(other) + len(other) :])) < len(", and/or"):
-        return _Phrase("not", "", "")  # two boxes side by side
-    return _Phrase(cleaned(before), cleaned(content), cleaned(after))
+    before, after = text[max(0, box.start - MAX_CHARS) : box.start], text[box.end : box.end + MAX_CHARS].lstrip("}$ ")
+    other = boxed_at(before)
+    if other is not None and len(cleaned(before[other.end :])) < len(", and/or"):
+        return _Phrase("not", "", "")  # two boxes next to each other
+    return _Phrase(cleaned(before), cleaned(box.content), cleaned(after))
 
 
 def _statement(text: str) -> _Phrase | None:

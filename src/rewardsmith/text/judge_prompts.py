@@ -132,17 +132,15 @@ def ranking_values(
     *,
     question: str | None = None,
     source_text: str | None = None,
-    source_language: str | None = None,
-    target_language: str | None = None,
     references: Sequence[str] = (),
     criteria: str = "",
+    **languages: str | None,
 ) -> dict[str, str]:
     """Return what a template may show of a prompt: foreign text quoted, and names of languages, known to be such."""
     shown = {"criteria": f"\n\nAbove all, judge by this:\n{criteria.strip()}" if criteria.strip() else ""}
-    shown |= {} if question is None else {"question": quote(question)}
-    shown |= {} if source_text is None else {"source_text": quote(source_text)}
-    shown |= {} if source_language is None else {"source_language": source_language}
-    shown |= {} if target_language is None else {"target_language": target_language}
+    foreign = {"question": question, "source_text": source_text}
+    shown |= {name: quote(text) for name, text in foreign.items() if text is not None}
+    shown |= {name: language for name, language in languages.items() if language is not None}
     return shown | ({"reference": "\n\n".join(map(quote, references))} if references else {})
 
 

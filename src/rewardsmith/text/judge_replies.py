@@ -18,7 +18,7 @@ MAX_LINE = 2_000
 """Characters of a line that are parsed; what is cut off is marked with an ellipsis."""
 
 MAX_BROKEN_OBJECTS = 200
-"""JSON objects that cannot be decoded before the search is given up."""
+"""JSON objects that cannot be decoded before the search ends: each error costs time with its place in the text."""
 
 _THOUGHT = r"(?:think|thinking|thought|seed:think)"
 _CLOSED = re.compile(rf"</{_THOUGHT}\s{{0,9}}>|\[/THINK\]|◁/think▷", re.IGNORECASE)
@@ -56,8 +56,7 @@ class Unparsable(ValueError):  # noqa: N818 it is the text that is so
 
     def __init__(self, reason: str, detail: str = "", *, invalid: bool = False) -> None:
         super().__init__(f"{reason}: {detail}" if detail else reason)
-        self.reason = reason
-        self.invalid = invalid
+        self.reason, self.detail, self.invalid = reason, detail, invalid
 
 
 class NoVerdict(Unparsable):
@@ -112,7 +111,12 @@ def parse_own(reply: str, parse: Callable[[str], V]) -> V:
     """
     text = normalise(reply[-MAX_TAIL:])
     text = text if len(reply) <= MAX_TAIL else f"…{text}"  # the first line of a tail is not a whole line
-    first, *rest = own_words(_TAGGED.sub(r"\1: \2", text))
+    return parse_own_words(_TAGGED.sub(r"\1: \2", text), parse)
+
+
+def parse_own_words(text: str, parse: Callable[[str], V]) -> V:
+    """Parse a text without quotations and fenced blocks, or else with the block that it ends with."""
+    first, *rest = own_words(text)
     try:
         return parse(first)
     except NoVerdict:
@@ -204,8 +208,7 @@ class FoundObject(NamedTuple):
 def last_object(text: str) -> dict[str, Any] | None:
     """Return the last JSON object of a text that is not part of another one; None when there is none.
 
-    Only the end of a long text is searched. NaN and Infinity become None. Nothing inside an object that cannot be
-    decoded counts, and nothing before one: the last object is then not known.
+    NaN and Infinity become None. Nothing inside an object that cannot be decoded counts, and nothing before one.
     """
     found = _find_object(text)
     return found.value if found else None
@@ -222,34 +225,26 @@ def own_object(text: str) -> FoundObject | None:
 
 
 def _find_object(text: str) -> FoundObject | None:
-    cut = max(0, len(text) - MAX_TAIL)
-    tail = text[cut:]
-    closing, unopened = _match_braces(tail)
     found: FoundObject | None = None
-    broken, opening = 0, _OBJECT.search(tail)
-    while opening and broken < MAX_BROKEN_OBJECTS:
+    broken, opening = 0, _OBJECT.search(text)
+    while opening:
         start = opening.start()
         try:
-            value, end = _DECODER.raw_decode(tail, start)
+            value, end = _DECODER.raw_decode(text, start)
+            found = FoundObject(value, start, end)
         except (ValueError, RecursionError):  # also numbers of thousands of digits
-            found, broken = None, broken + 1
-            end = closing.get(start, len(tail))  # what stands within it is part of it
-        else:
-            found = FoundObject(value, start + cut, end + cut)
-        opening = _OBJECT.search(tail, end)
-    if broken == MAX_BROKEN_OBJECTS or (cut and found and unopened >= found.end - cut):
-        return None  # it may be part of one that began before the tail
+            found, end, broken = None, _closing_brace(text, start), broken + 1  # what stands within is part of it
+            if broken == MAX_BROKEN_OBJECTS:
+                return None
+        opening = _OBJECT.search(text, end)
     return found
 
 
-def _match_braces(text: str) -> tuple[dict[int, int], int]:
-    """Return where each opening brace is closed, and the last closing brace without an opening one."""
-    stack, closing, unopened = list[int](), dict[int, int](), -1
-    for brace in re.finditer("[{}]", text):
-        if brace[0] == "{":
-            stack.append(brace.start())
-        elif stack:
-            closing[stack.pop()] = brace.end()
-        else:
-            unopened = brace.start()
-    return closing, unopened
+def _closing_brace(text: str, start: int) -> int:
+    """Return the end of the object that begins here, by its braces alone; the end of the text if it is not closed."""
+    depth = 0
+    for brace in re.compile("[{}]").finditer(text, start):
+        depth += 1 if brace[0] == "{" else -1
+        if depth == 0:
+            return brace.end()
+    return len(text)

@@ -1,9 +1,7 @@
 """Foreign text inside a prompt: quoted in one pass, in a fence that it cannot close.
 
-A judge reads what a policy wrote. That text is hostile: it may hold placeholders, fences, headers, its own verdict, or
-the tokens that separate the turns of a chat. `quote` puts it between fences longer than any run of backticks in it
-and breaks the role tokens, so that it can change nothing but itself. `fill` replaces all placeholders at once, so that
-a placeholder inside a value stays what it is.
+`quote` puts hostile text between fences longer than any run of backticks in it and breaks role tokens, so that it can
+change nothing but itself. `fill` replaces all placeholders at once, so that one inside a value stays what it is.
 """
 
 from __future__ import annotations
@@ -76,8 +74,5 @@ def quote(text: str, max_chars: int | None = None) -> str:
 
 
 def fill(template: str, values: Mapping[str, str]) -> str:
-    """Replace every `{{name}}` of a template in one pass; what the values hold is not looked at again."""
-    return PLACEHOLDER.sub(lambda match: values[match.group(1)], template)
-
-
-__all__ = ["MAX_FENCE", "PLACEHOLDER", "fill", "harmless", "quote", "shortened"]
+    """Replace every `{{name}}` that has a value in one pass; what the values hold is not looked at again."""
+    return PLACEHOLDER.sub(lambda match: values.get(match.group(1), match.group()), template)

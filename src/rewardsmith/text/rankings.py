@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from string import ascii_uppercase
 from typing import Literal, NamedTuple
 
-from rewardsmith.text.judge_replies import MAX_LINE, NoVerdict, Unparsable, normalise, own_words
+from rewardsmith.text.judge_replies import MAX_LINE, NoVerdict, Unparsable, normalise, parse_own_words
 
 Output = Literal["both", "ranking", "scores"]
 """What a judge writes."""
@@ -162,7 +162,10 @@ def parse_ranking(
     `no scores line` or `missing candidate`; it is `invalid` for `score out of range` and `ranking contradicts scores`.
     """
     lenient = strictness == "lenient"
-    found = _find_leniently(reply, len(letters), output) if lenient else _find_strictly(reply, output, strictness)
+    if lenient:
+        found = parse_own_words(reply, lambda own: _find(reply, own, len(letters), output))
+    else:
+        found = _find_strictly(reply, output, strictness)
     scores: dict[str, float] = {}
     if output != "ranking":
         scores = _scores(found.scores, letters, (lowest, highest), decimals, lenient)
@@ -206,16 +209,6 @@ class _Line(NamedTuple):
     at: int
     text: str
     headed: bool
-
-
-def _find_leniently(text: str, count: int, output: Output) -> _Verdict:
-    first, *rest = own_words(text)
-    try:
-        return _find(text, first, count, output)
-    except NoVerdict:
-        if not rest:
-            raise
-        return _find(text, rest[0], count, output)
 
 
 def _find(text: str, own: str, count: int, output: Output) -> _Verdict:

@@ -4,9 +4,8 @@
         {"name": "cases", "part": "synthesis", "checks": ["over-generalisation"], "points": 2, "text": "…"}, …],
      "not_applicable": {"coincidence": "every number is given in the problem"}}
 
-A solution may reach the right answer by an unsound way. A rubric that finds this out has checks for each way to fail
-(`FAILURES`), follows the skeleton of any proof (`PARTS`), and is fair to every correct approach: it names neither the
-answer nor the words of a reference. What a program can check of that is checked here. The text is untrusted.
+A written rubric has checks for each way to reach a right answer unsoundly (`FAILURES`), follows the skeleton of any
+proof (`PARTS`), and names neither the answer nor the words of a reference. The text is untrusted.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
-from functools import cache
-from typing import Any
+from typing import Annotated, Any
 
-from rewardsmith.errors import listing, nearest
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError
+
+from rewardsmith.errors import listing
 from rewardsmith.text.judge_prompts import format_number
 from rewardsmith.text.judge_replies import NoVerdict, Unparsable, last_object
 
@@ -56,13 +55,13 @@ def parse_criteria(value: object, field: str, owner: str) -> str | tuple[Criteri
     """
     if isinstance(value, str) and value.strip():
         return value.strip()
-    if not isinstance(value, list | tuple) or not value:
-        kind = "no" if not value else "an unusable"
-        raise InvalidCriteria(f"{owner} has {kind} {field!r}: text, or a list of criteria")
     what = f"{field!r} of {owner}"
+    if not isinstance(value, list | tuple) or not 0 < len(value) <= MAX_CRITERIA:
+        raise InvalidCriteria(f"{owner} has no {field!r} that is text, or a list of 1 to {MAX_CRITERIA} criteria")
     criteria = tuple(_criterion(entry, number, what) for number, entry in enumerate(value, 1))
-    if problem := criteria_problem(criteria):
-        raise InvalidCriteria(f"{what} {problem}")
+    points = [criterion.points for criterion in criteria]
+    if 0 in points or max(points) < 0 or sum(map(abs, points)) > MAX_POINTS:
+        raise InvalidCriteria(f"{what} has an entry of 0 points, none above 0, or more than {MAX_POINTS:,} in all")
     return criteria
 
 
@@ -72,27 +71,9 @@ def _criterion(entry: object, number: int, what: str) -> Criterion:
     points = table.get("points", table.get("weight", 1.0))
     if not isinstance(text, str) or not text.strip():
         raise InvalidCriteria(f"entry {number} of {what} has no text")
-    if isinstance(points, bool) or not isinstance(points, int | float) or not abs(points) < math.inf:
-        raise InvalidCriteria(f"entry {number} of {what} has no number of points")
-    if abs(points) > MAX_POINTS:
-        raise InvalidCriteria(f"{what} has more than {MAX_POINTS:,} points in all")
-    return rounded(text.strip(), float(points), f"c{number}")
-
-
-def rounded(text: str, points: float, name: str) -> Criterion:
-    """Return a criterion whose points have as many decimals as are shown."""
-    return Criterion(text, round(points, DECIMALS), name)
-
-
-def criteria_problem(criteria: Sequence[Criterion]) -> str:
-    """Return why these cannot be summed to a share; "" if they can."""
-    if len(criteria) > MAX_CRITERIA:
-        return f"has {len(criteria)} entries: at most {MAX_CRITERIA}"
-    if any(criterion.points == 0 for criterion in criteria):
-        return "has an entry of 0 points"
-    if sum(abs(criterion.points) for criterion in criteria) > MAX_POINTS:
-        return f"has more than {MAX_POINTS:,} points in all"
-    return "" if any(criterion.points > 0 for criterion in criteria) else "has nothing that earns points"
+    if isinstance(points, bool) or not isinstance(points, int | float) or not abs(points) <= MAX_POINTS:
+        raise InvalidCriteria(f"entry {number} of {what} has no number of points up to {MAX_POINTS:,}")
+    return Criterion(text.strip(), round(float(points), DECIMALS), f"c{number}")
 
 
 def total_points(criteria: Sequence[Criterion]) -> float:
@@ -132,13 +113,10 @@ ALWAYS = frozenset({"miracle-steps", "irrelevant-errors"})
 """These can happen in every solution of every problem: no rubric may call them not applicable."""
 
 MIN_ITEMS, MAX_ITEMS = 4, 20
-MIN_TEXT, MAX_TEXT = 20, 1_000
 MAX_CHECKS = 3
 """Ways to fail that one item may look for: one that looks for all of them looks for none."""
-MAX_REASON = 400
 MAX_FAULTS_SHOWN = 6
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,59}")
 _SYNONYMS = {
     "inductive-over-generalisation": "over-generalisation",
     "outcome-irrelevant-errors": "irrelevant-errors",
@@ -150,27 +128,65 @@ _SYNONYMS = {
 }
 
 
-@dataclass(frozen=True)
-class RubricItem:
+def _folded(name: str) -> str:
+    """Return a name without what is overlooked: case, spaces, dashes, z for s, and a last s."""
+    return re.sub(r"[^a-z]", "", name[:100].lower()).replace("z", "s").removesuffix("s")
+
+
+def _one_of(names: Mapping[str, str]) -> BeforeValidator:
+    """Accept one of these names, however it is spelled."""
+    spellings = {_folded(other): name for other, name in _SYNONYMS.items() if name in names}
+    spellings |= {_folded(name): name for name in names}
+
+    def name(value: object) -> str:
+        if not isinstance(value, str) or _folded(value) not in spellings:
+            raise ValueError(f"must be one of {listing(names)}")
+        return spellings[_folded(value)]
+
+    return BeforeValidator(name)
+
+
+def _one_line(value: object) -> str:
+    """Return a text on one line, without unprintable characters: more would look like further items of the list."""
+    text = " ".join(value.split()) if isinstance(value, str) else ""
+    return "".join(c for c in text if c.isprintable())
+
+
+def _two_decimals(points: float) -> float:
+    if round(points, 2) != points:
+        raise ValueError("at most two decimals")
+    return points
+
+
+FailureName = Annotated[str, _one_of(FAILURES)]
+Reason = Annotated[str, Field(min_length=1), BeforeValidator(lambda why: _one_line(why)[:400])]
+
+
+class RubricItem(BaseModel):
     """One criterion of a written rubric: `part` is one of `PARTS`, `checks` are some of `FAILURES`."""
 
-    name: str
-    points: float
-    text: str
-    part: str
-    checks: tuple[str, ...] = ()
+    name: Annotated[
+        str,
+        Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,59}$"),
+        BeforeValidator(lambda name: "-".join(str(name).split())),
+    ]
+    part: Annotated[str, _one_of(PARTS)]
+    checks: Annotated[
+        list[FailureName],
+        Field(max_length=MAX_CHECKS),
+        BeforeValidator(lambda checks: [] if checks is None else [checks] if isinstance(checks, str) else checks),
+    ] = []
+    points: Annotated[float, Field(gt=0, le=1_000, strict=True), AfterValidator(_two_decimals)]
+    text: Annotated[str, Field(min_length=20, max_length=1_000), BeforeValidator(_one_line)]
 
 
-@dataclass(frozen=True)
-class WrittenRubric:
+class WrittenRubric(BaseModel):
     """A rubric that has all that it must have; `not_applicable` says why some of `FAILURES` cannot occur."""
 
-    items: tuple[RubricItem, ...]
-    not_applicable: Mapping[str, str]
-
-    def criteria(self) -> list[dict[str, Any]]:
-        """Return it as the `rubric` reward takes it: a list of tables with name, points and text."""
-        return [{"name": item.name, "points": item.points, "text": item.text} for item in self.items]
+    criteria: list[RubricItem] = Field(min_length=MIN_ITEMS, max_length=MAX_ITEMS)
+    not_applicable: dict[
+        FailureName, Annotated[str, BeforeValidator(_one_line), Field(min_length=1, max_length=400)]
+    ] = {}
 
 
 Fault = tuple[str, str]
@@ -185,98 +201,30 @@ def parse_rubric(reply: str, total: int = 10, leaks: LeakDetector | None = None)
     found = last_object(reply)
     if found is None:
         raise NoVerdict("no object", "the reply does not end with a JSON object")
-    entries = found.get("criteria")
-    if not isinstance(entries, list) or not MIN_ITEMS <= len(entries) <= MAX_ITEMS:
-        count = f"a list of {len(entries)}" if isinstance(entries, list) else "missing"
-        raise Unparsable("number of items", f"criteria is {count}: a list of {MIN_ITEMS} to {MAX_ITEMS}", invalid=True)
-    faults: list[Fault] = []
-    items = [item for i, entry in enumerate(entries, 1) if (item := _item(entry, i, faults)) is not None]
-    reasons = _not_applicable(found.get("not_applicable"), faults)
-    if len(items) == len(entries):  # else what is missing may be in those that could not be parsed
-        faults += _rubric_faults(items, reasons, total, leaks)
+    try:
+        rubric = WrittenRubric.model_validate(found)
+        faults = list(_rubric_faults(rubric, total, leaks))
+    except ValidationError as error:
+        faults = [_fault(one) for one in error.errors(include_url=False, include_context=False)]
     if faults:
         shown = "; ".join(detail for _, detail in faults[:MAX_FAULTS_SHOWN])
         more = f"; and {len(faults) - MAX_FAULTS_SHOWN} more" if len(faults) > MAX_FAULTS_SHOWN else ""
         raise Unparsable(faults[0][0], shown + more, invalid=True)
-    return WrittenRubric(tuple(items), reasons)
+    return rubric
 
 
-def _item(entry: object, number: int, faults: list[Fault]) -> RubricItem | None:
-    """Return an entry of the list; what is wrong with it is added to the faults."""
-    before = len(faults)
-    if not isinstance(entry, Mapping) or not entry:
-        faults.append(("not an item", f"item {number} is no object with name, part, checks, points and text"))
-        return None
-    name = "-".join(str(entry.get("name", "")).split())
-    if not _NAME.fullmatch(name):
-        faults.append(("name", f"item {number} has no name of at most 60 letters, digits and dashes"))
-    text = _one_line(entry.get("text"))
-    if not MIN_TEXT <= len(text) <= MAX_TEXT:
-        faults.append(("text", f"item {number} has a text of {len(text)} characters: {MIN_TEXT} to {MAX_TEXT}"))
-    points = entry.get("points")
-    if not _is_points(points):
-        faults.append(("points", f"item {number} has no number of points above 0, with at most two decimals"))
-    part = _known(entry.get("part"), PARTS)
-    if part is None:
-        faults.append(("part", f"item {number} has an unknown part{_hint(entry.get('part'), PARTS)}"))
-    checks = entry.get("checks")
-    checks = [] if checks is None else [checks] if isinstance(checks, str) else checks
-    if not isinstance(checks, list) or len(checks) > MAX_CHECKS:
-        faults.append(("checks", f"item {number} has checks that are no list of at most {MAX_CHECKS}"))
-        checks = []
-    known = {check: found for check in map(_hashable, checks) if (found := _known(check, FAILURES))}
-    for check in map(_hashable, checks):
-        if check not in known:
-            faults.append(("checks", f"item {number} checks something unknown{_hint(check, FAILURES)}"))
-    if len(faults) > before or part is None or not isinstance(points, int | float):
-        return None
-    return RubricItem(name, float(points), text, part, tuple(dict.fromkeys(known.values())))
+def _fault(error: Mapping[str, Any]) -> Fault:
+    """Return a mistake in the form: its field, and where it is, with items counted from 1."""
+    field, *rest = error["loc"]
+    where = [f"item {rest[0] + 1}", *map(str, rest[1:])] if field == "criteria" and rest else [field, *map(str, rest)]
+    return str(rest[1] if field == "criteria" and rest[1:] else field), f"{' '.join(where)[:200]}: {error['msg']}"
 
 
-def _hashable(value: object) -> str | None:
-    return value if isinstance(value, str) else None
-
-
-def _is_points(points: object) -> bool:
-    if isinstance(points, bool) or not isinstance(points, int | float) or not 0 < points <= 1_000:
-        return False
-    return _exact(points) == round(_exact(points), 2)
-
-
-def _exact(points: float) -> Decimal:
-    return Decimal(repr(points))
-
-
-def _one_line(value: object) -> str:
-    """Return a text on one line, without unprintable characters: more would look like further items of the list."""
-    text = " ".join(value.split()) if isinstance(value, str) else ""
-    return "".join(c for c in text if c.isprintable())
-
-
-def _not_applicable(value: object, faults: list[Fault]) -> dict[str, str]:
-    if value is not None and not isinstance(value, Mapping):
-        faults.append(("not applicable", "not_applicable is no object of ways to fail with the reason of each"))
-        return {}
-    reasons = {}
-    for entry, why in (value or {}).items():
-        name, reason = _known(entry, FAILURES), _one_line(why)[:MAX_REASON]
-        if name is None:
-            faults.append(("not applicable", f"not_applicable has something unknown{_hint(entry, FAILURES)}"))
-        elif name in ALWAYS:
-            faults.append(("not applicable", f"not_applicable has {name}, which can happen in every solution"))
-        elif not reason:
-            faults.append(("not applicable", f"not_applicable gives no reason for {name}"))
-        else:
-            reasons[name] = reason
-    return reasons
-
-
-def _rubric_faults(
-    items: Sequence[RubricItem], reasons: Mapping[str, str], total: int, leaks: LeakDetector | None
-) -> Iterator[Fault]:
-    points = sum((_exact(item.points) for item in items), Decimal(0))
+def _rubric_faults(rubric: WrittenRubric, total: int, leaks: LeakDetector | None) -> Iterator[Fault]:
+    items, reasons = rubric.criteria, rubric.not_applicable
+    points = round(math.fsum(item.points for item in items), 2)
     if points != total:
-        yield "total", f"the points are {format_number(float(points))} in all: they must be {total}"
+        yield "total", f"the points are {format_number(points)} in all: they must be {total}"
     for name, count in Counter(item.name.casefold() for item in items).items():
         if count > 1:
             yield "same name", f"two items are called {name}"
@@ -285,8 +233,9 @@ def _rubric_faults(
             yield "missing part", f"no item belongs to the part {part}"
     checked = {name for item in items for name in item.checks}
     for failure in FAILURES:
-        if failure in checked and failure in reasons:
-            yield "not applicable", f"{failure} is checked, and also called not applicable"
+        if failure in reasons and (failure in checked or failure in ALWAYS):
+            why = "checked as well" if failure in checked else "possible in every solution"
+            yield "not applicable", f"{failure} is called not applicable, and is {why}"
         elif failure not in checked and failure not in reasons:
             remedy = "" if failure in ALWAYS else ", and not_applicable gives no reason for it"
             yield "missing check", f"no item checks for {failure}{remedy}"
@@ -294,26 +243,6 @@ def _rubric_faults(
         leak = leaks and (leaks.find(item.text) or leaks.find(item.name.replace("-", " ")))
         if leak:
             yield "tied to the reference", f"item {number} {leak}: it must be fair to any correct approach"
-
-
-def _known(value: object, names: Mapping[str, str]) -> str | None:
-    """Return which of the names is meant; spelling with spaces, underscores, z or without s is overlooked."""
-    return _spellings(tuple(names)).get(_folded(value)) if isinstance(value, str) else None
-
-
-@cache
-def _spellings(names: tuple[str, ...]) -> dict[str, str]:
-    others = {other: name for other, name in _SYNONYMS.items() if name in names}
-    return {_folded(other): name for other, name in {**others, **{name: name for name in names}}.items()}
-
-
-def _folded(name: str) -> str:
-    return re.sub(r"[^a-z]", "", name[:100].lower()).replace("z", "s").removesuffix("s")
-
-
-def _hint(value: object, names: Mapping[str, str]) -> str:
-    shown = f" {value[:40]!r}" if isinstance(value, str) else ""
-    return f"{shown}.{nearest(value, names) if isinstance(value, str) else ''} Known: {listing(names)}"
 
 
 def rubric_places(total: int) -> dict[str, str]:
@@ -350,9 +279,8 @@ _VERBS = (
 )
 _VARIABLE = r"(?:[a-z]\w{0,9}\s?=\s?)?"  # the answer is x = 5
 _CHOICE = re.compile(r"\(?([A-Za-z])\)?\.?")
-_TOKEN = re.compile(r"[0-9]+(?:\.[0-9]+)?|\w+|[^\w\s]")
-_LOOSE = frozenset(",;:=()[]{}")
-"""Signs around which blanks mean nothing."""
+_BLANKS = re.compile(r"(?<=[(\[{=]) | (?=[)\]}=])")
+_POINT_ZERO = re.compile(r"(?<=[0-9])\.0+(?![0-9])")
 
 
 class LeakDetector:
@@ -385,7 +313,7 @@ def _answer_pattern(answer: str, question: str) -> re.Pattern[str]:
     if choice:
         return _choice_pattern(choice[1])
     # Neither a part of a longer number or word, nor of an expression such as x^2.
-    alone = rf"(?<![\w^.,/]){_spelled(answer)}(?!\w|[.,/][0-9]|\^|\s?(?:points?|marks?)(?!\w))"
+    alone = rf"(?<![\w^.,/]){re.escape(answer)}(?!\w|[.,/][0-9]|\^|\s?(?:points?|marks?)(?!\w))"
     if answer.isalpha():
         return re.compile(_NOUNS + alone, re.IGNORECASE)
     as_answer = rf"(?:{_NOUNS}|{_VERBS}){_VARIABLE}{alone}"
@@ -402,23 +330,10 @@ def _choice_pattern(letter: str) -> re.Pattern[str]:
     return re.compile(rf"(?:(?<!\w)\({letter}\)|(?:{named}|{boxed}){letter}(?!\w)){several}")
 
 
-def _spelled(answer: str) -> str:
-    """Return the pattern of an answer however its blanks are set; a whole number may have zeros after its point."""
-    parts: list[str] = []
-    end, loose = 0, True
-    for token in _TOKEN.finditer(answer):
-        sign = token[0] in _LOOSE
-        if parts:
-            parts.append(r"\s*" if sign or loose else r"\s+" if token.start() > end else "")
-        parts.append(re.escape(token[0]))
-        end, loose = token.end(), sign
-    whole = re.fullmatch(r"([-+]?[0-9]+)(?:\.0+)?", answer)
-    return rf"{re.escape(whole[1])}(?:\.0+)?" if whole else "".join(parts)
-
-
 def _normalised(text: str) -> str:
-    """Return a text without the marks that change nothing: dollar signs, separators of thousands, blanks."""
-    return " ".join(_SIGNS.sub("", _THOUSANDS.sub("", text)).split())
+    """Return a text without what changes nothing: dollar signs, thousands separators, zeros after a point, blanks."""
+    text = " ".join(_SIGNS.sub("", _THOUSANDS.sub("", text)).split())
+    return re.sub(r",(?=\S)", ", ", _BLANKS.sub("", _POINT_ZERO.sub("", text)))
 
 
 def _word_runs(text: str) -> Iterator[tuple[str, ...]]:

@@ -6,32 +6,21 @@ message; without any, the whole is one user message. The built-in ones lie in `t
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
 from rewardsmith.errors import UserError, listing, nearest
-from rewardsmith.masking import shown
 from rewardsmith.text.quoting import PLACEHOLDER, fill
 from rewardsmith.types import Message
 
-_ROLES = ("system", "user", "assistant")
-_ROLE_LINE = re.compile(r"^=== *(system|user|assistant) *===[ \t]*(?:\n|\Z)", re.MULTILINE)
-_OTHER_ROLE_LINE = re.compile(
-    r"^(?!=== *(?:system|user|assistant) *===[ \t]*$)={2,9}[ \t]*([A-Za-z]{2,20})[ \t]*:?[ \t]*={2,9}[ \t]*$",
-    re.MULTILINE,
-)
-_DOUBLE_BRACES = re.compile(r"\{\{[^{}\n]{0,80}\}\}")
+_ROLE_LINE = re.compile(r"^=== *(system|user|assistant) *===[ \t]*(?:\n|\Z)", re.MULTILINE | re.IGNORECASE)
 # {name} or {{name}, but not {{name}}, and not the argument of a TeX command such as \\boxed{answer}.
 _SINGLE_BRACES = re.compile(r"(?<![{\w\\])\{(\{)?[ \t]*+(?P<name>[A-Za-z_][A-Za-z0-9_]*+)[ \t]*+\}(?(1)(?!\}))")
-
-MAX_CHARACTERS = 1_000_000
-"""A longer file is no template."""
 
 
 @dataclass(frozen=True)
@@ -58,45 +47,29 @@ class Template:
         `known` are the placeholders that will have a value, None where any may; `needed` those without which the prompt
         makes no sense; `usual` more of those that are a mistake in single braces.
         """
-        text = text.replace("\r\n", "\n")
-        parts = _ROLE_LINE.split(text)
-        messages = [(role, body.strip()) for role, body in zip(parts[1::2], parts[2::2], strict=True)]
+        parts = _ROLE_LINE.split(text.replace("\r\n", "\n"))
+        messages = [(role.lower(), body.strip()) for role, body in zip(parts[1::2], parts[2::2], strict=True)]
         template = cls(name, tuple(messages or [("user", parts[0].strip())]), setting)
-        problems = template._problems(text, parts[0] if messages else "", known, needed, {*(known or ()), *usual})
-        if problem := next(problems, None):
-            raise UserError(f"{template.where} {problem}")
+        if messages and parts[0].strip():
+            raise UserError(f"{template.where} has text before its first === role === line")
+        template._check(known, needed, {*(known or ()), *usual})
         return template
 
-    def _problems(
-        self, text: str, before: str, known: Sequence[str] | None, needed: Sequence[str], words: Collection[str]
-    ) -> Iterator[str]:
-        if len(text) > MAX_CHARACTERS:
-            yield f"has more than {MAX_CHARACTERS:,} characters"
-        for line in _OTHER_ROLE_LINE.finditer(text):  # a heading such as === Answer === is text
-            if close := difflib.get_close_matches(line[1].lower(), _ROLES, n=1, cutoff=0.75):
-                yield f"has {shown(line[0].strip())}. Did you mean === {close[0]} ===? Known roles: {listing(_ROLES)}"
-        if before.strip():
-            yield "has text before its first === role === line"
+    def _check(self, known: Sequence[str] | None, needed: Sequence[str], words: Collection[str]) -> None:
         for role, body in self.messages:
             if not body:
-                yield "is empty" + (f" after === {role} ===" if _ROLE_LINE.search(text) else "")
-        yield from self._misspelled(text, words)
+                raise UserError(f"{self.where} is empty after === {role} ===")
+            for odd in _SINGLE_BRACES.finditer(body):
+                if odd["name"] in words and odd["name"] not in self.places:
+                    raise UserError(
+                        f"{self.where} has {odd[0]}, which would stay as it is: write {{{{{odd['name']}}}}}"
+                    )
         for place in sorted(self.places):
             if known is not None and place not in known:
-                yield f"has {{{{{place}}}}}.{nearest(place, known)} Known: {listing(known)}"
+                raise UserError(f"{self.where} has {{{{{place}}}}}.{nearest(place, known)} Known: {listing(known)}")
         for place in needed:
             if place not in self.places:
-                yield f"has no {{{{{place}}}}}: the judge would not see it"
-
-    def _misspelled(self, text: str, words: Collection[str]) -> Iterator[str]:
-        for odd in _DOUBLE_BRACES.finditer(text):
-            if not PLACEHOLDER.fullmatch(odd.group()):
-                yield f"has {odd.group()}: a placeholder is a word, such as {{{{question}}}}"
-        for odd in _SINGLE_BRACES.finditer(text):
-            name = odd["name"]
-            if name in words and name not in self.places:
-                line = text.count("\n", 0, odd.start()) + 1
-                yield f"has {odd[0]} in line {line}, which would stay as it is: write {{{{{name}}}}}"
+                raise UserError(f"{self.where} has no {{{{{place}}}}}: the judge would not see it")
 
     @property
     def where(self) -> str:
@@ -117,8 +90,12 @@ class Template:
         """Return which template this is, for the record of a run."""
         return {"template": self.name, "template_sha256": self.sha256}
 
-    def render(self, values: Mapping[str, str]) -> tuple[Message, ...]:
-        """Return the messages with every placeholder replaced, in one pass. Foreign text must be quoted before."""
+    def render(self, values: Mapping[str, str], *, partial: bool = False) -> tuple[Message, ...]:
+        """Return the messages with every placeholder replaced, in one pass. Foreign text must be quoted before.
+
+        In a `partial` template, what has no value stays as it is.
+        """
+        assert partial or self.places <= values.keys(), f"{self.where}: no value of {self.places - values.keys()}"
         return tuple(Message(role, fill(body, values)) for role, body in self.messages)
 
 
@@ -145,6 +122,3 @@ def load_template(
 def _where(setting: str, name: str) -> str:
     # The end of a long path says more than its beginning.
     return f"{setting} = {json.dumps(name[-200:], ensure_ascii=False)}" if name else setting
-
-
-__all__ = ["Template", "load_template"]

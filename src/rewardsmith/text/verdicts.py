@@ -271,6 +271,3 @@ def _winner(value: str, *, reasoned: bool = False) -> Winner | None:
     if rest and (not reasoned or not _REASON.match(rest) or _DOUBT.search(rest)):
         return None
     return "A" if one["one"] == "A" else "B"
-
-
-__all__ = ["COMPARISON_PARSER", "NO", "PARSER", "YES", "Winner", "parse_boolean", "parse_comparison"]

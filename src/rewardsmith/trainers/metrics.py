@@ -17,7 +17,7 @@ from rewardsmith.rewards.measure import measure, quantiles
 from rewardsmith.trainers.batch import Batch
 from rewardsmith.trainers.collect import StepRollouts, has_contrast
 from rewardsmith.trainers.stages import PolicyStage
-from rewardsmith.types import NOT_ASKED, ScoredGroup
+from rewardsmith.types import NOT_COMPUTED, ScoredGroup
 
 STATM = Path("/proc/self/statm")
 """Memory pages of this process on Linux: in all, resident, …"""
@@ -205,7 +205,7 @@ class FirstFailures:
         """Log the failures of some groups that are new."""
         for score in (score for scored in groups for score in scored.scores):
             for name, part in (*score.named_parts(), ("", score)):
-                if part.failure is None or part.parts or part.failure.kind in NOT_ASKED:
+                if part.failure is None or part.parts or part.failure.kind in NOT_COMPUTED:
                     continue
                 if (name, part.failure.kind) not in self._logged:
                     self._logged.add((name, part.failure.kind))

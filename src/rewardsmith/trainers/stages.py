@@ -15,7 +15,8 @@ from rewardsmith.data.source import Reads
 from rewardsmith.learning import OptimizerSettings
 from rewardsmith.rewards.failures import policies
 from rewardsmith.text.judge_prompts import Keep
-from rewardsmith.trainers.evaluate.evaluate_jobs import EvaluateReward, EvaluateStage
+from rewardsmith.trainers.evaluate.evaluate_policy import EvaluateStage
+from rewardsmith.trainers.evaluate.evaluate_reward import EvaluateReward
 from rewardsmith.trainers.process.implicit_parts import learning_models, policy_problems
 from rewardsmith.trainers.settings import (
     CriticName,

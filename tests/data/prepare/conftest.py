@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.data.prepare.jobs import write_rows
-from tests.data.prepare.rubric_rows import models_file, problems, solved
-from tests.data.prepare.serving import Serving
+from tests.data.prepare.serving import Serving, models_file, problems, solved
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Run prepare jobs in a test, and read and write rows."""
+"""Run prepare jobs in a test, read and write rows, and rows of a ranking data set."""
 
 import asyncio
 import json
@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from rewardsmith.data.prepare.gqm import GqmRl, GqmSft
 from rewardsmith.jobs import Job, Result
 
 
@@ -66,3 +67,30 @@ def read_rows(path: Path | str) -> list[dict[str, Any]]:
 def names(folder: Path) -> set[str]:
     """Return what a folder holds, hidden files too."""
     return {file.name for file in folder.iterdir()}
+
+
+ANALYSIS = (
+    "Translation A keeps the tone. B reads well, but omits a word; A > B. A good rendering is needed for the idiom."
+)
+
+
+def group_row(number: int = 0, count: int = 2, **changes: Any) -> dict[str, Any]:
+    """Return a group of so many translations of one text."""
+    return {
+        "src_text": f"原文 {number}",
+        "trg_text": f"reference {number}",
+        "src_lang": "zh",
+        "trg_lang": "en",
+        "mt_texts": [f"translation {number} by {'abcdefghijklmnopqrstuvwxyz'[i]}" for i in range(count)],
+        "analysis": ANALYSIS,
+        "scores": [(3 * i + number) % 11 for i in range(count)],
+    } | changes
+
+
+def prepare_gqm(
+    folder: Path, rows: list[Any], *, form: str = "rl", kind: str = "jsonl", **settings: Any
+) -> tuple[list[dict[str, Any]], Result]:
+    """Return the rows of the output, in its order, and the result."""
+    source, out = write_rows(folder / f"in.{kind}", rows), folder / f"out.{kind}"
+    result = run_job((GqmSft if form == "sft" else GqmRl)(input=str(source), out=out, **settings))
+    return read_rows(out), result

@@ -14,14 +14,13 @@ from hypothesis import strategies as st
 from rewardsmith import Rollout, RolloutGroup
 from rewardsmith.data import Jsonl, Parquet
 from rewardsmith.data.prepare.grade_solutions import band_of, band_sizes
-from rewardsmith.data.prepare.splits import KEYS, source_key
+from rewardsmith.data.prepare.prepare_job import KEYS, source_key
 from rewardsmith.rewards import make_reward
-from rewardsmith.rewards.judges.rubric import Rubric
+from rewardsmith.rewards.judges.graders import Rubric
 from tests.data.prepare.jobs import names, read_rows, write_rows
-from tests.data.prepare.rubric_rows import CRITERIA, graded_command, solved
-from tests.data.prepare.serving import Serving, part_of, true_points
+from tests.data.prepare.serving import CRITERIA, Serving, graded_command, part_of, solved, true_points
 from tests.engines.faulty import said
-from tests.rewards.judges.asked import connected
+from tests.rewards.judges.scripted_judges import connected
 
 FORMS = ("--forms", "sft", "--forms", "rl", "--forms", "eval")
 
@@ -32,7 +31,7 @@ def texts(rows: list[dict[str, Any]]) -> list[str]:
 
 def test_three_forms_at_once(serving: Serving) -> None:
     assert graded_command(*FORMS).status == 0
-    assert len(serving.asked) == 40
+    assert len(serving.prompts) == 40
     sft, rl, measured = (read_rows(f"out.{form}.jsonl") for form in ("sft", "rl", "eval"))
     assert not Path("out.jsonl").exists()
     assert [row["id"] for row in sft] == [row["id"] for row in rl] == [f"p{i}#{j}" for i in range(10) for j in range(4)]
@@ -51,7 +50,7 @@ def test_three_forms_at_once(serving: Serving) -> None:
     assert facts["written"] == {f"out.{form}.jsonl": 40 for form in ("sft", "rl", "eval")}
     # Another form or format requests nothing again.
     assert graded_command("--forms", "eval", "--balance", out="out.parquet").status == 0
-    assert len(serving.asked) == 40
+    assert len(serving.prompts) == 40
     assert len(list(Parquet(path="out.parquet").graded(0))) == 40
 
 
@@ -120,7 +119,7 @@ def test_votes(serving: Serving) -> None:
     write_rows(Path("solved.jsonl"), solved(2, each=1))
     votes = ("--votes", "3", "--temperature", "0.7", "--tries", "1", "--forms", "rl", "--forms", "sft")
     assert graded_command(*votes).status == 0
-    assert len(serving.asked) == 6
+    assert len(serving.prompts) == 6
     assert {row["reward_model"]["ground_truth"] for row in read_rows("out.rl.jsonl")} == {"0.5"}
     assert {row["messages"][1]["content"] for row in read_rows("out.sft.jsonl")} == {"Vote.\n\nTotal Score: 5/10"}
     assert sorted(read_rows("out.rl.jsonl")[0]["extra_info"]["shares"]) == [0.4, 0.5, 0.6]
@@ -129,8 +128,8 @@ def test_votes(serving: Serving) -> None:
 def test_a_rule_checks_final_answers(serving: Serving) -> None:
     rows = solved(3, each=2)
     rows[2].pop("reward_model")
-    rows[0]["right"] = [False, True]  # the rule is asked first
-    rows[2]["right"] = [False, None]  # here it cannot say
+    rows[0]["right"] = [False, True]  # the rule comes first
+    rows[2]["right"] = [False, None]  # here it has no verdict
     write_rows(Path("solved.jsonl"), rows)
     ended = graded_command("--forms", "eval", "--rule", "numeric")
     assert ended.status == 0
@@ -152,7 +151,7 @@ def test_faults_of_the_server_change_nothing(serving: Serving) -> None:
 BAD_ROWS = [
     ({"prompt": "x", "responses": ["a"]}, "the row has no 'criteria'"),
     ({"prompt": "x", "criteria": "y"}, "there is no responses and no response: response_column"),
-    ({"prompt": "x", "criteria": "y", "responses": ["a", 1]}, "responses has 1: a solution is text"),
+    ({"prompt": "x", "criteria": "y", "responses": ["a", 1]}, "responses has 1: a response is text"),
     ({"prompt": "x", "criteria": "y", "responses": ["a"], "right": [True, False]}, "right is a list of 2"),
     ({"prompt": "x", "criteria": "y", "responses": ["a"], "sound": ["yes"]}, 'sound[0] is "yes"'),
     ({"prompt": "x", "criteria": [{"text": "a", "points": -1}, "b"], "responses": ["a"]}, "negative points"),
@@ -166,7 +165,7 @@ def test_bad_rows_are_found_before_the_teacher_is_called(serving: Serving) -> No
     for number, (_, message) in enumerate(BAD_ROWS, start=11):
         assert f"solved.jsonl, line {number}\n" in refused.err
         assert message in refused.err
-    assert serving.asked == []
+    assert serving.prompts == []
     assert names(Path()) == {"models.toml", "problems.jsonl", "solved.jsonl"}
 
 
@@ -175,7 +174,7 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["--rule", "mat"], 'Did you mean "math"?'),
     (["--votes", "2"], "temperature above 0"),
     (["--held-out", "0.5", "--held-out-file", "out.jsonl"], "two outputs have one name"),
-    (["--answer-column", "reponses"], "no row has the right answer: there is no reponses"),
+    (["--answer-column", "reponses"], "there is no reponses: no row has the column of answer_column"),
 ]
 
 
@@ -184,7 +183,7 @@ def test_mistakes(serving: Serving) -> None:
         refused = graded_command(*arguments)
         assert (refused.status, message in refused.err) == (2, True), (message, refused.err)
     assert 'Did you mean "strong"?' in graded_command(model="storng").err
-    assert serving.asked == []
+    assert serving.prompts == []
 
 
 # ---- rows and bands -----------------------------------------------------------------------------------------------

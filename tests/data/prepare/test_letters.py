@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rewardsmith.data.prepare.letters import AmbiguousLetters, find_mentions
+from rewardsmith.data.prepare.letters import AnalysisError, find_mentions
 
-TURNED = (2, 0, 1)  # of three: A becomes B, B becomes C, C becomes A
+ROTATED = (2, 0, 1)  # of three: A becomes B, B becomes C, C becomes A
 
 RENAMED = [
     ("Translation A is good. Candidate B omits a word.", "Translation B is good. Candidate C omits a word."),
@@ -50,45 +50,23 @@ WORDS = [
 ]
 
 AMBIGUOUS = [
-    "Plan B is an idiom.",
-    "The point B makes",
-    "Vitamin C is",
-    "hepatitis B.",
-    "at 20 °C",
-    "C++",
-    "B-side",
-    "an A.",
-    "vitamins A and C",
-    "Sample A is",
-    "Candidates: A-C all fail",
-    "A through C",
-    "Samuel B. Jones",
-    "in 44 B.C. they",
-    "From A to Z",
-    "the second translation is best",
-    "Candidate 2 is best",
-    "第二个译文更好",
-    "translation b is best",
-    "it quotes “Translation B is best” here",
-    "the letter B is",
-    "the film A Beautiful Mind",
-    "A (rather literal) one",
-    "买A股的人补充维生素C",
-    "A更准确",
-    "C good, B bad.",
-    "A clearly worse",
-]
+    "Plan B is an idiom.", "The point B makes", "Vitamin C is", "hepatitis B.", "at 20 °C", "C++", "B-side", "an A.",
+    "vitamins A and C", "Sample A is", "Candidates: A-C all fail", "A through C", "Samuel B. Jones", "in 44 B.C. they",
+    "From A to Z", "the second translation is best", "Candidate 2 is best", "第二个译文更好", "translation b is best",
+    "it quotes “Translation B is best” here", "the letter B is", "the film A Beautiful Mind", "A (rather literal) one",
+    "买A股的人补充维生素C", "A更准确", "C good, B bad.", "A clearly worse",
+]  # fmt: skip
 
 
 def test_candidates_are_renamed_all_at_once_and_words_survive() -> None:
     for text, expected in [*RENAMED, *((text, text) for text in WORDS)]:
-        assert find_mentions(text, 3).renamed(TURNED) == expected
+        assert find_mentions(text, 3).renamed(ROTATED) == expected
 
 
 def test_what_is_ambiguous_is_refused_and_not_guessed() -> None:
     for text in AMBIGUOUS:
-        with pytest.raises(AmbiguousLetters):
-            find_mentions(text, 3).renamed(TURNED)
+        with pytest.raises(AnalysisError):
+            find_mentions(text, 3).renamed(ROTATED)
         assert find_mentions(text, 3).renamed((0, 1, 2)) == text
 
 
@@ -103,25 +81,21 @@ def test_the_ninth_candidate_is_not_the_speaker() -> None:
     text = "I would say that I > B, and candidate I is best."
     assert find_mentions(text, 9).renamed(order) == "I would say that A > C, and candidate A is best."
     for text in ("B and I agree", "than H in tone"):
-        with pytest.raises(AmbiguousLetters):
+        with pytest.raises(AnalysisError):
             find_mentions(text, 9).renamed(order)
 
 
-@pytest.mark.parametrize(
-    ("text", "named", "counted"),
-    [
+def test_who_is_mentioned() -> None:
+    for text, named, counted in (
         ("A is better than B.", {0, 1}, False),
-        ("A good idea, vitamin C.", set(), False),
+        ("A good idea, vitamin C.", set[int](), False),
         ("All three translations fail; C > A", {0, 2}, True),
-        ("The 4 candidates differ", set(), True),
-        ("The two candidates differ", set(), False),
-        ("四个译文都不好", set(), True),
-    ],
-)
-def test_who_is_mentioned(text: str, named: set[int], counted: bool) -> None:
-    mentions = find_mentions(text, 4)
-    assert mentions.named == named
-    assert mentions.counts_candidates is counted
+        ("The 4 candidates differ", set[int](), True),
+        ("The two candidates differ", set[int](), False),
+        ("四个译文都不好", set[int](), True),
+    ):
+        mentions = find_mentions(text, 4)
+        assert (mentions.named, mentions.counts_candidates) == (named, counted)
 
 
 TOKENS = (". ", ", ", "is ", "and ", "good ", "Text ")
@@ -135,25 +109,13 @@ def test_renaming_and_back_is_the_identity_or_is_refused(text: str, order: list[
     count = len(order)
     try:
         there = find_mentions(text, count).renamed(order)
-    except AmbiguousLetters:
+    except AnalysisError:
         return
     back = [order.index(i) for i in range(count)]
     mentions = find_mentions(there, count)
     assert mentions.places == find_mentions(text, count).places or order == sorted(order)
     assert mentions.renamed(back) == text
     assert len(there) == len(text)
-
-
-@settings(max_examples=100, deadline=None)
-@given(text=TEXTS, one=st.permutations(range(4)), other=st.permutations(range(4)))
-def test_renaming_twice_is_renaming_by_both(text: str, one: list[int], other: list[int]) -> None:
-    try:
-        first = find_mentions(text, 4).renamed(one)
-        second = find_mentions(first, 4).renamed(other)
-        both = find_mentions(text, 4).renamed([one[i] for i in other])
-    except AmbiguousLetters:
-        return
-    assert second == both
 
 
 @pytest.mark.parametrize(

@@ -13,15 +13,14 @@ from typing import Any
 
 import pytest
 
-from rewardsmith.data.prepare.model_calls import MAX_STREAK, CallItem
-from rewardsmith.data.prepare.row_files import RowFiles
+from rewardsmith.data.prepare.model_calls import MAX_STREAK, REPLIED, CallItem, ModelCalls
 from rewardsmith.data.prepare.write_rubrics import RubricJob
 from rewardsmith.engines.client.probes import QUESTIONS
 from rewardsmith.errors import UserError
 from rewardsmith.llm import ModelCallError
+from rewardsmith.storage import ResumableJsonl
 from tests.data.prepare.jobs import JobTestContext, read_rows, write_rows
-from tests.data.prepare.rubric_rows import graded_command, problems, rubric_command, solved
-from tests.data.prepare.serving import Serving, wrote
+from tests.data.prepare.serving import Serving, graded_command, problems, reply_to, rubric_command, solved
 from tests.engines.faulty import last_text
 from tests.rewards.models import Scripted
 
@@ -32,17 +31,21 @@ COUNT = 24
 def call_all(folder: Path, work: Callable[[int], Awaitable[Any]], count: int, **settings: Any) -> dict[str, Any]:
     """Return what calls for numbers brought: replies, failures, and the error that ended them."""
     job = RubricJob(input="", out=folder / "out.jsonl", writer="m", **settings)
-    source = RowFiles(str(write_rows(folder / "in.jsonl", [{}])))
     items = [CallItem(str(i), f"row {i}", i) for i in range(count)]
-    error = None
-    context = JobTestContext(models={"m": Scripted([])})
-    with job.replies(context, source, [job.out], {"a": 1}) as kept:
+    context, file, error = JobTestContext(models={"m": Scripted([])}), ResumableJsonl(folder / "r.jsonl"), None
+    failures: list[dict[str, Any]] = []
+
+    async def request(_: Any, number: int) -> dict[str, Any]:
+        return {"value": await work(number)}
+
+    with file.open():
+        calls = ModelCalls(job, context, file, {"a": 1}, {})
         try:
-            asyncio.run(job.call_model(context, "m", items, kept, lambda _, value: work(value)))
+            failures = asyncio.run(calls.run("m", items, request))
         except Exception as raised:  # noqa: BLE001 it is what is looked at
             error = raised
-        replies = {i: kept[str(i)] for i in range(count) if str(i) in kept}
-        return {"replies": replies, "failures": kept.failures, "error": error}
+        replies = {i: reply["value"] for i in range(count) if (reply := calls.reply(str(i)))}
+    return {"replies": replies, "failures": failures, "error": error}
 
 
 def test_each_is_called_once_and_few_at_a_time(tmp_path: Path) -> None:
@@ -64,19 +67,18 @@ def test_each_is_called_once_and_few_at_a_time(tmp_path: Path) -> None:
     assert set(called.values()) == {1}
 
 
-@pytest.mark.parametrize("kind", ["unparsable", "invalid", "truncated"])
-def test_failures_of_rows_are_listed_and_not_kept(tmp_path: Path, kind: Any) -> None:
+def test_failures_of_rows_are_listed_and_not_kept(tmp_path: Path) -> None:
     async def work(number: int) -> int:
         if number < 2 * MAX_STREAK:
-            raise ModelCallError(kind, f"no rubric {number}", attempts=3)
+            raise ModelCallError(REPLIED[number % 3], f"no rubric {number}", attempts=3)  # type: ignore[arg-type]
         return number
 
     ended = call_all(tmp_path, work, 2 * MAX_STREAK + 5, concurrency=2)
     assert (ended["error"], len(ended["failures"]), len(ended["replies"])) == (None, 2 * MAX_STREAK, 5)
-    assert str(ended["failures"][7]) == f"row 7: {kind} after 3 tries: no rubric 7"
+    assert ended["failures"][7] == {"where": "row 7", "kind": REPLIED[1], "detail": "no rubric 7", "tries": 3}
 
 
-def test_endless_failures_end_it(tmp_path: Path) -> None:
+def test_endless_failures_an_unreachable_model_and_a_bug_end_it(tmp_path: Path) -> None:
     called = []
 
     async def work(number: int) -> int:
@@ -85,28 +87,21 @@ def test_endless_failures_end_it(tmp_path: Path) -> None:
             raise ModelCallError("refused", "the quota is used up")
         return number
 
-    ended = call_all(tmp_path, work, 500, concurrency=4)
-    assert isinstance(ended["error"], UserError)
-    assert "the quota is used up" in str(ended["error"])
-    assert "10 replies" in str(ended["error"])
-    assert len(called) < 10 + MAX_STREAK + 4
-
-
-def test_an_unreachable_model_ends_it_and_a_bug_passes(tmp_path: Path) -> None:
     async def unreachable(number: int) -> int:
-        if number == 3:
-            raise ModelCallError("unreachable", "connection refused")
-        return number
-
-    ended = call_all(tmp_path, unreachable, 4, concurrency=1)
-    assert "unreachable" in str(ended["error"])
-    assert "The same command continues" in str(ended["error"])
-    assert sorted(ended["replies"]) == [0, 1, 2]
+        raise ModelCallError("unreachable", "connection refused")
 
     async def bug(number: int) -> int:
         raise ZeroDivisionError
 
-    assert isinstance(call_all(tmp_path, bug, 4)["error"], ZeroDivisionError)
+    ended = call_all(tmp_path, work, 500, concurrency=4)
+    assert isinstance(ended["error"], UserError)
+    assert "the quota is used up" in str(ended["error"])
+    assert "continues with the 10 replies" in str(ended["error"])
+    assert len(called) < 10 + MAX_STREAK + 4
+    ended = call_all(tmp_path, unreachable, 20, concurrency=1)
+    assert "unreachable" in str(ended["error"])
+    assert sorted(ended["replies"]) == list(range(10))
+    assert isinstance(call_all(tmp_path, bug, 20)["error"], ZeroDivisionError)
 
 
 # ---- processes ----------------------------------------------------------------------------------------------------
@@ -136,7 +131,7 @@ def slow_after(serving: Serving, count: int) -> None:
         replied += last_text(body) not in QUESTIONS  # probes of the cache do not count
         if replied >= count:
             serving.server.latency = 60.0
-        return wrote(body)
+        return reply_to(body)
 
     serving.server.say = say
 
@@ -182,10 +177,10 @@ def test_the_same_command_continues(serving: Serving, name: str, stop: signal.Si
         assert "The same command continues" in printed
         assert "Traceback" not in printed
     assert not Path("out.jsonl").exists()
-    serving.server.say, serving.server.latency = wrote, 0.0
+    serving.server.say, serving.server.latency = reply_to, 0.0
     assert run().status == 0
     assert read_rows("out.jsonl") == expected
-    assert len(serving.asked) <= COUNT + 4  # those in flight are requested again, no others
+    assert len(serving.prompts) <= COUNT + 4  # those in flight are requested again, no others
     assert Path("out.replies.jsonl").read_text().startswith("".join(lines[:6]))
 
 
@@ -200,7 +195,7 @@ def test_an_outage_is_waited_for_and_loses_nothing(serving: Serving) -> None:
     kept_lines(6)
     serving.do(serving.server.stop())
     time.sleep(0.5)
-    serving.server.say, serving.server.latency = wrote, 0.0
+    serving.server.say, serving.server.latency = reply_to, 0.0
     serving.do(serving.server.__aenter__())
     code, printed = finish(process)
     assert code == 0, printed

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rewardsmith import Message, Prompt, Ranking
-from rewardsmith.data.prepare.pairing import Group, Pairing, group_of, pairs_in, pairs_of
+from rewardsmith.data.prepare.pairing import Group, group_of, pairs_in, pairs_of
 
 SCORES = st.lists(st.integers(-3, 3).map(float), min_size=2, max_size=9)
 WHICH = st.sampled_from(["all", "adjacent", "best-worst"])
@@ -38,16 +38,16 @@ def test_counts_in_closed_form(scores: list[float], which: str, ties: bool) -> N
         "adjacent": sum(a * b for a, b in pairwise(levels)) + (tied if ties else 0),
         "best-worst": levels[0] * levels[-1] if len(levels) > 1 else (tied if ties else 0),
     }[which]
-    found = pairs_in(distinct(scores), Pairing(which, keep_ties=ties), "")  # type: ignore[arg-type]
+    found = pairs_in(distinct(scores), which, keep_ties=ties)  # type: ignore[arg-type]
     assert len(found) == expected
     assert len({frozenset(pair[:2]) for pair in found}) == expected  # no two candidates are paired twice
 
 
-@given(scores=SCORES, which=WHICH, ties=TIES, least=st.floats(0, 5))
-def test_no_pair_is_against_its_scores(scores: list[float], which: str, ties: bool, least: float) -> None:
-    for chosen, rejected, margin in pairs_in(distinct(scores), Pairing(which, None, least, ties), ""):  # type: ignore[arg-type]
+@given(scores=SCORES, which=WHICH, ties=TIES, smallest=st.floats(0, 5))
+def test_no_pair_is_against_its_scores(scores: list[float], which: str, ties: bool, smallest: float) -> None:
+    for chosen, rejected, margin in pairs_in(distinct(scores), which, min_margin=smallest, keep_ties=ties):  # type: ignore[arg-type]
         assert scores[chosen] - scores[rejected] == margin
-        assert margin >= least or (margin == 0 and ties)
+        assert margin >= smallest or (margin == 0 and ties)
 
 
 @given(
@@ -60,11 +60,10 @@ def test_no_pair_is_against_its_scores(scores: list[float], which: str, ties: bo
 def test_the_order_of_the_candidates_does_not_matter(
     group: list[tuple[str, int]], which: str, ties: bool, sample: int | None, data: st.DataObject
 ) -> None:
-    pairing = Pairing(which, sample, 0.0, ties)  # type: ignore[arg-type]
     found = [
         {
             (p.chosen, p.rejected, p.margin, p.tied)
-            for p in pairs_of(ranking([t for t, _ in g], [s for _, s in g]), pairing)
+            for p in pairs_of(ranking([t for t, _ in g], [s for _, s in g]), which, sample=sample, keep_ties=ties)  # type: ignore[arg-type]
         }
         for g in (group, data.draw(st.permutations(group)))
     ]
@@ -73,12 +72,12 @@ def test_the_order_of_the_candidates_does_not_matter(
 
 def test_copies_of_a_text_are_one_answer_with_the_mean_of_their_scores() -> None:
     assert group_of(["a", "b", "a", "a"], [1.0, 5.0, 2.0, 6.0]) == Group(("a", "b"), (3.0, 5.0), ((0, 2, 3), (1,)))
-    assert pairs_of(ranking(["a", "a"], [1.0, 9.0]), Pairing(keep_ties=True)) == ()
+    assert pairs_of(ranking(["a", "a"], [1.0, 9.0]), keep_ties=True) == ()
 
 
 def test_what_differs_by_rounding_alone_is_a_tie() -> None:
     noisy = [0.1 + 0.2, 0.3]
-    assert pairs_in(distinct(noisy), Pairing("all"), "") == []
-    assert [pair.margin for pair in pairs_in(distinct(noisy), Pairing(keep_ties=True), "")] == [0.0]
+    assert pairs_in(distinct(noisy)) == []
+    assert [pair.margin for pair in pairs_in(distinct(noisy), keep_ties=True)] == [0.0]
     # 0.3 - 0.1 is a little below 0.2 in floating point.
-    assert [pair.margin for pair in pairs_in(distinct([0.3, 0.1]), Pairing(min_margin=0.2), "")] == [0.2]
+    assert [pair.margin for pair in pairs_in(distinct([0.3, 0.1]), min_margin=0.2)] == [0.2]

@@ -1,6 +1,7 @@
 """Pairs and groups from scores, rankings and MQM tables: rows, margins, limits, parts, splits, and bad input."""
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +26,24 @@ GROUPS: list[dict[str, Any]] = [
 LANGUAGES = {"source_language": "de", "target_language": "en"}
 
 
-def builder(**settings: Any) -> PreferenceBuilder:
-    return PreferenceBuilder(PreferencesJob(input="in.jsonl", out=Path("out.jsonl"), **settings))
+class Builder:
+    """Builds the rows of rankings, and counts."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.counts: Counter[str] = Counter()
+        self._builder = PreferenceBuilder(
+            PreferencesJob(input="in.jsonl", out=Path("out.jsonl"), **settings), self.counts
+        )
+
+    def rows(self, ranking: Ranking, where: str = "") -> list[Any]:
+        return [row for group in self._builder.groups(ranking, where) for row in self._builder.rows(group)]
 
 
 def ranking(
-    scores: list[float], texts: list[str] | None = None, *, name: str = "p", asked: str = "q", **info: Any
+    scores: list[float], texts: list[str] | None = None, *, name: str = "p", question: str = "q", **info: Any
 ) -> Ranking:
     candidates = texts or [f"text {i}" for i in range(len(scores))]
-    return Ranking(Prompt(name, [Message("user", asked)], source="s", info=info), candidates, scores)  # type: ignore[arg-type]
+    return Ranking(Prompt(name, [Message("user", question)], source="s", info=info), candidates, scores)  # type: ignore[arg-type]
 
 
 def prepare(path: Path, out: str = "out.jsonl", *, fresh: bool = True, **settings: Any) -> Result:
@@ -49,7 +59,7 @@ def prepare(path: Path, out: str = "out.jsonl", *, fresh: bool = True, **setting
     unit=st.sampled_from([1.0, 5.0]),
 )
 def test_every_row_agrees_with_its_scores(scores: list[float], pairs: str, unit: float) -> None:
-    for row in builder(pairs=pairs, keep_ties=True, margin_unit=unit).rows(ranking(scores), ""):
+    for row in Builder(pairs=pairs, keep_ties=True, margin_unit=unit).rows(ranking(scores), ""):
         info = row["extra_info"]
         difference = info["chosen_score"] - info["rejected_score"]
         assert difference >= 0
@@ -60,7 +70,7 @@ def test_every_row_agrees_with_its_scores(scores: list[float], pairs: str, unit:
 
 
 def test_a_group_that_was_there_before_is_refused_in_whatever_order() -> None:
-    made = builder()
+    made = Builder()
     list(made.rows(ranking([1.0, 2.0]), "line 1"))
     for again in (
         ranking([2.0, 1.0], ["text 1", "text 0"], name="other"),
@@ -69,7 +79,7 @@ def test_a_group_that_was_there_before_is_refused_in_whatever_order() -> None:
         with pytest.raises(RowError, match="the same prompt, candidates and scores as in line 1"):
             list(made.rows(again, "line 2"))
     assert list(made.rows(ranking([1.0, 2.5]), "line 3"))  # another judgement of the same group
-    talk = builder(labels="mqm")  # a short sentence comes twice in a talk
+    talk = Builder(labels="mqm")  # a short sentence comes twice in a talk
     assert [len(list(talk.rows(ranking([1.0, 2.0]), f"line {i}"))) for i in range(3)] == [1, 0, 0]
     assert talk.counts["repeated groups"] == 2
 
@@ -79,7 +89,7 @@ def test_a_group_that_was_there_before_is_refused_in_whatever_order() -> None:
 
 def test_a_row_of_a_group_and_the_two_kinds_do_not_mix() -> None:
     info = {"src_text": "你好", "trg_text": "Hello", "src_lang": "zh", "trg_lang": "en"}
-    (row,) = builder(write="groups").rows(ranking([-1.0, 0.0], ["Hi", "Hey"], **info, systems=["one", "two"]), "line 1")
+    (row,) = Builder(write="groups").rows(ranking([-1.0, 0.0], ["Hi", "Hey"], **info, systems=["one", "two"]), "line 1")
     assert row == {
         "id": "p",
         "data_source": "s",
@@ -90,7 +100,7 @@ def test_a_row_of_a_group_and_the_two_kinds_do_not_mix() -> None:
         "analysis": "",
         "extra_info": {"group": "p", "row": "line 1", "places": [[0], [1]], "systems": ["one", "two"]},
     }
-    made = builder(write="groups")
+    made = Builder(write="groups")
     (row,) = made.rows(ranking([1.0, 2.0]), "")
     assert list(row) == ["id", "data_source", "prompt", "candidates", "scores", "analysis", "extra_info"]
     with pytest.raises(RowError, match="some rows have a src_text and others have none"):
@@ -99,7 +109,7 @@ def test_a_row_of_a_group_and_the_two_kinds_do_not_mix() -> None:
 
 @given(count=st.integers(2, 30), size=st.integers(2, 26), seed=st.integers(0, 2))
 def test_parts_of_a_group(count: int, size: int, seed: int) -> None:
-    made = builder(write="groups", group_size=size, seed=seed)
+    made = Builder(write="groups", group_size=size, seed=seed)
     rows = list(made.rows(ranking([float(i) for i in range(count)]), ""))
     places = [place for row in rows for (place,) in row["extra_info"]["places"]]
     assert len(places) == len(set(places)) == count - (count % size == 1)
@@ -116,7 +126,7 @@ def test_parts_of_a_group(count: int, size: int, seed: int) -> None:
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 def test_pairs_are_read_back(kind: str, tmp_path: Path) -> None:
     result = prepare(write_rows(tmp_path / f"groups.{kind}", GROUPS), f"made/pairs.{kind}", chat=True)
-    assert result.facts["counts"] == {"groups": 20, "candidates": 60, "pairs": 60}
+    assert result.facts["counts"] == {"rows read": 20, "groups": 20, "candidates": 60, "pairs": 60}
     source = (Jsonl if kind == "jsonl" else Parquet)(path=str(tmp_path / "made" / f"pairs.{kind}"))
     source.check(of="preferences")
     pairs = {(p.prompt.messages[0].content, p.chosen, p.rejected, p.margin) for p in source.preferences(0)}
@@ -133,26 +143,13 @@ def test_pairs_are_read_back(kind: str, tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("order", ["A > C > B", ["A", "C", "B"], [1, 3, 2]])
-def test_pairs_from_rankings(order: Any, tmp_path: Path) -> None:
-    given = write_rows(tmp_path / "in.jsonl", [{"q": "?", "out": ["a", "b", "c"], "scores": [0, 9, 0], "o": order}])
-    prepare(given, labels="rankings", prompt_column="q", columns={"candidates": "out", "ranking": "o"})
-    assert {(row["chosen"], row["rejected"], row["margin"]) for row in read_rows(tmp_path / "out.jsonl")} == {
-        ("a", "c", 1.0),
-        ("a", "b", 2.0),
-        ("c", "b", 1.0),
-    }
-
-
-@pytest.mark.parametrize(("held_out", "smallest", "largest"), [(0.3, 1, 12), (5, 5, 5)])
-def test_no_source_is_on_both_sides(held_out: float, smallest: int, largest: int, tmp_path: Path) -> None:
-    again = [row | {"candidates": [f"{text}!" for text in row["candidates"]]} for row in GROUPS]
-    given = write_rows(tmp_path / "in.jsonl", [*GROUPS, *again])
-    prepare(given, held_out=held_out, held_out_file=tmp_path / "test.jsonl")
-    train, test = ({row["prompt"] for row in read_rows(tmp_path / name)} for name in ("out.jsonl", "test.jsonl"))
-    assert not train & test
-    assert len(train | test) == 20
-    assert smallest <= len(test) <= largest
+def test_pairs_from_rankings(tmp_path: Path) -> None:
+    for order in ("A > C > B", ["A", "C", "B"], [1, 3, 2]):
+        rows = [{"q": "?", "out": ["a", "b", "c"], "scores": [0, 9, 0], "o": order}]
+        given = write_rows(tmp_path / "in.jsonl", rows)
+        prepare(given, labels="rankings", prompt_column="q", columns={"candidates": "out", "ranking": "o"})
+        found = {(row["chosen"], row["rejected"], row["margin"]) for row in read_rows(tmp_path / "out.jsonl")}
+        assert found == {("a", "c", 1.0), ("a", "b", 2.0), ("c", "b", 1.0)}
 
 
 def test_groups_become_ranking_data(tmp_path: Path) -> None:
@@ -243,22 +240,13 @@ def test_bad_rows_are_listed_and_nothing_is_written_unless_they_are_skipped(tmp_
     assert (result.facts["bad"]["rows"], len(read_rows(tmp_path / "out.jsonl"))) == (len(BAD), 60)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"group_size": 4}, "write = pairs does not use group_size"),
-        ({"write": "groups", "keep_ties": True}, "write = groups does not use keep_ties"),
-        ({"reference": "x"}, "labels = scores does not use reference"),
-        ({"labels": "mqm", "columns": {"scores": "x"}}, "labels = mqm does not use columns"),
+def test_settings_that_do_not_fit() -> None:
+    for settings, message in (
         ({"labels": "mqm", "write": "groups"}, "needs source_language and target_language"),
         ({"labels": "mqm", "source_language": "xq"}, "not a known language"),
         ({"labels": "mqm", "instruction": "Translate."}, "instruction"),
         ({"margin_unit": 0.0}, "margin_unit"),
         ({"group_size": 27}, "group_size"),
-        ({"sample": 0}, "sample"),
-        ({"held_out": 0.1}, "held_out_file"),
-    ],
-)
-def test_settings_that_do_not_fit(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValidationError, match=message):
-        builder(**settings)
+    ):
+        with pytest.raises(ValidationError, match=message):
+            Builder(**settings)

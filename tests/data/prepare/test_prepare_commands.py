@@ -13,7 +13,7 @@ import pytest
 from rewardsmith.cli import JOBS
 from rewardsmith.config import import_name
 from tests.command_line import call
-from tests.data.prepare.gqm_rows import row
+from tests.data.prepare.jobs import group_row as row
 from tests.data.prepare.jobs import names, read_rows, write_rows
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -33,7 +33,7 @@ def test_flags_of_a_command(tmp_path: Path) -> None:
     arguments += ["--held-out", "6", "--held-out-file", str(held), "--columns.candidates", "mt_texts"]
     ended = call(*arguments)
     assert (ended.status, ended.err) == (0, "")
-    assert "30  groups read" in ended.out
+    assert "30  rows read" in ended.out
     assert f"6  rows in {held}" in ended.out
     assert len(read_rows(held)) == 6
     again = call(*arguments)

@@ -5,17 +5,17 @@ from pathlib import Path
 
 from rewardsmith.data.prepare.gqm import GqmRl
 from rewardsmith.data.prepare.preference_data import PreferencesJob
-from rewardsmith.data.prepare.splits import KEYS, held_out_limit, source_key
+from rewardsmith.data.prepare.prepare_job import KEYS, held_out_limit, source_key
 from tests.data.prepare.jobs import read_rows, run_job, write_rows
 
 
 def test_a_number_of_sources_holds_out_those_with_the_smallest_keys_and_a_share_a_share() -> None:
     keys = [source_key(f"text {i}") for i in range(100)]
-    limit = held_out_limit(10, lambda: keys * 2)
+    limit = held_out_limit(10, keys * 2)
     assert {key for key in keys if key < limit} == set(sorted(keys)[:10])
-    assert {key for key in keys if key < held_out_limit(500, lambda: keys)} == set(keys)
-    assert held_out_limit(3, list) == 0
-    assert held_out_limit(0.5, list) == KEYS // 2
+    assert {key for key in keys if key < held_out_limit(500, keys)} == set(keys)
+    assert held_out_limit(3, []) == 0
+    assert held_out_limit(0.5, []) == KEYS // 2
     assert abs(sum(key < KEYS // 2 for key in keys) - 50) < 20
 
 

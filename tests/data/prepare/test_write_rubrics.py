@@ -9,19 +9,18 @@ import pytest
 from rewardsmith import Message, Rollout, RolloutGroup
 from rewardsmith.data import Jsonl, Parquet
 from rewardsmith.data.prepare.write_rubrics import revised_prompt
-from rewardsmith.rewards.judges.rubric import Rubric
+from rewardsmith.rewards.judges.graders import Rubric
 from rewardsmith.text.judge_replies import Unparsable
 from tests.data.prepare.jobs import names, read_rows, write_rows
-from tests.data.prepare.rubric_rows import CRITERIA, problems, rubric_command
-from tests.data.prepare.serving import Serving, rubric, wrote
+from tests.data.prepare.serving import CRITERIA, Serving, problems, reply_to, rubric, rubric_command
 from tests.engines.faulty import said
-from tests.rewards.judges.asked import connected
+from tests.rewards.judges.scripted_judges import connected
 
 
 def test_every_row_gets_criteria(serving: Serving) -> None:
     ended = rubric_command("--limit", "11")
     assert (ended.status, rubric_command().status) == (0, 0)
-    assert len(serving.asked) == 12  # nothing is requested twice
+    assert len(serving.prompts) == 12  # nothing is requested twice
     rows = read_rows("out.jsonl")
     assert [row["id"] for row in rows] == [f"p{i}" for i in range(12)]  # the order of the input
     for before, row in zip(problems(12), rows, strict=True):
@@ -66,7 +65,7 @@ def test_an_incomplete_rubric_is_revised(serving: Serving) -> None:
     assert rubric_command().status == 0
     first, second, third = serving.server.bodies
     assert [len(body["messages"]) for body in (first, second, third)] == [1, 3, 1]
-    assert "criteria is a list of 2" in second["messages"][-1]["content"]
+    assert "at least 4 items" in second["messages"][-1]["content"]
     assert "could not be used" in third["messages"][-1]["content"]
     assert [body["temperature"] for body in (first, second, third)] == [0.0, 0.3, 0.6]
     assert read_rows("out.jsonl")[0]["extra_info"]["criteria_made_by"]["tries"] == 3
@@ -83,17 +82,19 @@ def test_a_revision_shows_the_last_reply_alone_without_role_tokens_and_not_in_fu
 
 
 def test_a_row_without_a_rubric_is_listed_and_requested_again(serving: Serving) -> None:
-    serving.server.say = lambda body: "No." if "How much is 5 + 5?" in body["messages"][0]["content"] else wrote(body)
+    serving.server.say = lambda body: (
+        "No." if "How much is 5 + 5?" in body["messages"][0]["content"] else reply_to(body)
+    )
     ended = rubric_command()
     assert ended.status == 0
     assert "problems.jsonl, line 6: unparsable after 3 tries" in ended.out
     assert [row["id"] for row in read_rows("out.jsonl")] == [f"p{i}" for i in range(12) if i != 5]
     assert json.loads(Path("out.jsonl.provenance.json").read_text())["failures"][0]["kind"] == "unparsable"
     assert rubric_command("--fail-above", "0.05").status == 1
-    serving.server.say = wrote
+    serving.server.say = reply_to
     serving.server.requests.clear()
     assert rubric_command().status == 0
-    assert len(serving.asked) == 1
+    assert len(serving.prompts) == 1
     assert [row["id"] for row in read_rows("out.jsonl")] == [f"p{i}" for i in range(12)]
 
 
@@ -102,12 +103,12 @@ def test_replies_of_other_settings_or_another_model_need_a_fresh_start(serving: 
     # More tokens or tries, or another seed, are no other rubrics; another temperature is.
     assert rubric_command("--max-tokens", "9000", "--tries", "5", "--seed", "3", "--limit", "7").status == 0
     refused = rubric_command("--temperature", "1")
-    assert (refused.status, len(serving.asked)) == (2, 7)
+    assert (refused.status, len(serving.prompts)) == (2, 7)
     assert "request.temperature" in refused.err
     assert "--fresh" in refused.err
     serving.server.models = ["another"]
     refused = rubric_command()
-    assert (refused.status, len(serving.asked)) == (2, 7)
+    assert (refused.status, len(serving.prompts)) == (2, 7)
     assert "identity" in refused.err
     assert rubric_command("--fresh").status == 0
     assert {json.loads(row["extra_info"]["criteria_made_by"]["model"])["model"] for row in read_rows("out.jsonl")} == {
@@ -120,9 +121,9 @@ def test_columns_and_references(serving: Serving) -> None:
     write_rows(Path("gsm.jsonl"), rows)
     columns = ("--prompt-column", "question", "--answer-column", "answer", "--solution-column", "answer")
     assert rubric_command(*columns, source="gsm.jsonl").status == 0
-    assert all("## Reference" in asked and "is it\n#### " in asked for asked in serving.asked)
+    assert all("## Reference" in prompt and "is it\n#### " in prompt for prompt in serving.prompts)
     assert rubric_command(*columns, "--hide-reference", source="gsm.jsonl", out="blind.jsonl").status == 0
-    assert not any("## Reference" in asked for asked in serving.asked[3:])
+    assert not any("## Reference" in prompt for prompt in serving.prompts[3:])
 
 
 BAD_ROWS = [
@@ -143,7 +144,7 @@ def test_bad_rows_are_found_before_the_model_is_called(serving: Serving) -> None
     for number, (_, message) in enumerate(BAD_ROWS, start=13):
         assert f"problems.jsonl, line {number}\n" in refused.err
         assert message in refused.err
-    assert serving.asked == []
+    assert serving.prompts == []
     assert names(Path()) == {"models.toml", "problems.jsonl", "solved.jsonl"}
     ended = rubric_command("--skip-bad")
     assert (ended.status, len(read_rows("out.jsonl"))) == (0, 12)
@@ -155,7 +156,7 @@ MISTAKES: list[tuple[dict[str, str], list[str], str]] = [
     ({"model": "storng"}, [], 'Did you mean "strong"?'),
     ({}, ["--template", "write_rubrik"], 'Did you mean "write_rubric"?'),
     ({}, ["--answer-column", "rewardmodel"], 'Did you mean "reward_model"?'),
-    ({}, ["--solution-column", "extra_info.s"], "no row has a reference solution"),
+    ({}, ["--solution-column", "extra_info.s"], "no row has the column of solution_column"),
 ]
 
 
@@ -166,7 +167,4 @@ def test_mistakes(serving: Serving) -> None:
     Path("out.jsonl").write_text("precious")
     assert "exists" in rubric_command().err
     assert Path("out.jsonl").read_text() == "precious"
-    assert serving.asked == []
-
-
-# ---- rows ---------------------------------------------------------------------------------------------------------
+    assert serving.prompts == []

@@ -14,7 +14,7 @@ from rewardsmith.errors import RecipeError, UserError
 from rewardsmith.llm import ChatRequest, Conversation, ModelCallError, Usage
 from rewardsmith.recipe import parse_recipe
 from rewardsmith.rewards.base import Halt
-from rewardsmith.rewards.judges.classifier import Classifier, CritiqueSettings, sigmoid
+from rewardsmith.rewards.judges.scalar_judges import Classifier, CritiqueSettings, sigmoid
 from rewardsmith.text.quoting import quote
 
 from ..models import Scripted
@@ -22,7 +22,7 @@ from ..models import Scripted
 
 @dataclass
 class Rated:
-    """A model whose number for a conversation is a function of it; it remembers what it was asked."""
+    """A model whose number for a conversation is a function of it; it keeps the calls."""
 
     number: Callable[[Conversation], float]
     calls: list[list[Conversation]] = field(default_factory=list)
@@ -65,7 +65,7 @@ def values(rm: Any, *texts: str, **settings: Any) -> list[Any]:
     return [s.value if s.failure is None else s.failure.kind for s in scores(rm, *texts, **settings)]
 
 
-def said(conversation: Conversation) -> list[tuple[str, str]]:
+def turns(conversation: Conversation) -> list[tuple[str, str]]:
     return [(message.role, message.content) for message in conversation]
 
 
@@ -75,29 +75,24 @@ def said(conversation: Conversation) -> list[tuple[str, str]]:
 def test_the_model_reads_the_prompt_and_the_answer() -> None:
     rm = Rated(length)
     assert values(rm, "12", "it is 12") == [2.0, 8.0]
-    asked = [("system", "be kind"), ("user", "7+5?")]
-    assert [said(each) for each in rm.calls[0]] == [
-        [*asked, ("assistant", "12")],
-        [*asked, ("assistant", "it is 12")],
+    prompt = [("system", "be kind"), ("user", "7+5?")]
+    assert [turns(each) for each in rm.calls[0]] == [
+        [*prompt, ("assistant", "12")],
+        [*prompt, ("assistant", "it is 12")],
     ]
     assert len(rm.calls) == 1
 
 
-@pytest.mark.parametrize(
-    ("settings", "text", "shown"),
-    [
-        ({}, "<think>a</think>b", ["be kind", "7+5?", "b"]),
+def test_what_is_left_out() -> None:
+    for settings, text, shown in (
         ({"think": "keep"}, "<think>a</think>b", ["be kind", "7+5?", "< think>a< /think>b"]),
         ({}, "a</think>b</think> c ", ["be kind", "7+5?", "c"]),
         ({}, "<think>never ends", ["be kind", "7+5?", ""]),
         ({"system": "drop"}, "b", ["7+5?", "b"]),
-        ({}, "", ["be kind", "7+5?", ""]),
-    ],
-)
-def test_what_is_left_out(settings: dict[str, Any], text: str, shown: list[str]) -> None:
-    rm = Rated(length)
-    scores(rm, text, **settings)
-    assert [message.content for message in rm.calls[0][0]] == shown
+    ):
+        rm = Rated(length)
+        scores(rm, text, **settings)
+        assert [message.content for message in rm.calls[0][0]] == shown
 
 
 def test_sigmoid() -> None:
@@ -172,10 +167,10 @@ CRITIQUE = CritiqueSettings(model="critic")
 def test_the_model_reads_the_critique_after_the_answer() -> None:
     rm, critic = Rated(length), Scripted(lambda q: "Wrong." if "\n13\n" in q.prompt[0].content else "Right, all of it.")
     found = scores(rm, "12", "13", "12", critic=critic, critique=CRITIQUE)
-    told = "A reviewer wrote this about the answer above:\n\n"
-    assert said(rm.calls[0][1])[-2:] == [("assistant", "13"), ("user", f"{told}Wrong.")]
+    note = "A reviewer wrote this about the answer above:\n\n"
+    assert turns(rm.calls[0][1])[-2:] == [("assistant", "13"), ("user", f"{note}Wrong.")]
     assert [s.feedback for s in found] == ["Right, all of it.", "Wrong.", "Right, all of it."]
-    assert [s.value for s in found] == [float(len(told + s.feedback)) for s in found]
+    assert [s.value for s in found] == [float(len(note + s.feedback)) for s in found]
     assert len(critic.asked) == 2
     assert [len(call) for call in rm.calls] == [2]
 
@@ -197,16 +192,16 @@ def test_failed_and_empty_critiques() -> None:
 
 
 def test_templates_of_ones_own(tmp_path: Path) -> None:
-    (tmp_path / "ask.txt").write_text("=== system ===\nBe strict.\n=== user ===\n{{response}} or {{reference}}?")
-    (tmp_path / "tell.txt").write_text("=== user ===\nWhat do you think?\n=== assistant ===\n{{critique}}")
+    (tmp_path / "critique.txt").write_text("=== system ===\nBe strict.\n=== user ===\n{{response}} or {{reference}}?")
+    (tmp_path / "show.txt").write_text("=== user ===\nWhat do you think?\n=== assistant ===\n{{critique}}")
     critique = CritiqueSettings(
-        model="critic", template=str(tmp_path / "ask.txt"), show_template=str(tmp_path / "tell.txt")
+        model="critic", template=str(tmp_path / "critique.txt"), show_template=str(tmp_path / "show.txt")
     )
     rm, critic = Rated(length), Scripted(["Fine."])
     scores(rm, "13", critic=critic, critique=critique)
-    assert said(critic.asked[0].prompt) == [("system", "Be strict."), ("user", "```\n13\n``` or ```\n12\n```?")]
-    assert said(rm.calls[0][0])[-2:] == [("user", "What do you think?"), ("assistant", "Fine.")]
-    (tmp_path / "tell.txt").write_text("nothing")
+    assert turns(critic.asked[0].prompt) == [("system", "Be strict."), ("user", "```\n13\n``` or ```\n12\n```?")]
+    assert turns(rm.calls[0][0])[-2:] == [("user", "What do you think?"), ("assistant", "Fine.")]
+    (tmp_path / "show.txt").write_text("nothing")
     with pytest.raises(UserError, match="critique"):
         Classifier(model="rm", critique=critique)
 
@@ -226,54 +221,47 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("text", HOSTILE)
-def test_no_answer_and_no_critique_opens_a_turn(text: str) -> None:
+def test_no_answer_and_no_critique_opens_a_turn() -> None:
     def seen(text: str) -> tuple[Conversation, Conversation]:
         rm, critic = Rated(length), Scripted(lambda q: text)
         scores(rm, text, critic=critic, critique=CRITIQUE, think="keep", prompt=Prompt("p", [Message("user", text)]))
         return rm.calls[0][0], critic.asked[0].prompt
 
-    conversation, asked = seen(text)
-    assert [message.role for message in conversation] == ["user", "assistant", "user"]
-    assert [message.role for message in asked] == ["user"]
-    for message in (*conversation, *asked):
-        for token in ("<|im_end|>", "<|eot_id|>", "[/INST]", "</s>", "<end_of_turn>", "<｜User｜>"):
-            assert token not in message.content
-    # outside of the quoted blocks the critic reads the same, whatever is in them
     outside = seen("x")[1][0].content.split("```\nx\n```")
-    assert asked[0].content.replace(quote(text), "§") == "§".join(outside)
+    for text in HOSTILE:
+        conversation, prompt = seen(text)
+        assert [message.role for message in conversation] == ["user", "assistant", "user"]
+        assert [message.role for message in prompt] == ["user"]
+        for message in (*conversation, *prompt):
+            for token in ("<|im_end|>", "<|eot_id|>", "[/INST]", "</s>", "<end_of_turn>", "<｜User｜>"):
+                assert token not in message.content
+        # outside of the quoted blocks the critic reads the same, whatever is in them
+        assert prompt[0].content.replace(quote(text), "§") == "§".join(outside)
 
 
 SERVER = {"type": "server", "urls": ["http://h/v1"]}
 
 
-@pytest.mark.parametrize(
-    ("rater", "critique", "accepted"),
-    [
-        ({"init": "tiny-llama", "head": "scalar"}, True, True),
-        ({**SERVER, "serves": "classify"}, True, True),
-        ({**SERVER, "serves": "score"}, False, True),
-        ({**SERVER, "serves": "score"}, True, False),
-        ({"type": "managed", "command": "vllm", "model": "m", "serves": "score"}, True, False),
-    ],
-)
-def test_a_critique_is_refused_where_the_server_would_score_the_critique(
-    rater: dict[str, Any], critique: bool, accepted: bool
-) -> None:
+def test_a_critique_is_refused_where_the_server_would_score_the_critique() -> None:
     """A cross-encoder scores the last message, which would be the critique and not the answer."""
-    reward = {"type": "classifier", "model": "rm", **({"critique": {"model": "critic"}} if critique else {})}
-    whole = {"type": "sum", "parts": {"rule": {"type": "rule", "rule": "exact"}, "rm": reward}}
-    models = {"policy": {"init": "tiny-llama"}, "critic": {"init": "tiny-llama"}, "rm": rater}
-    stage = {"type": "policy", "model": "policy", "data": "d", "steps": 1, "reward": whole}
-    recipe = {"models": models, "data": {"d": {"type": "arithmetic"}}, "stages": [stage]}
-    if accepted:
-        parse_recipe(recipe)
-        return
-    with pytest.raises(RecipeError) as error:
-        parse_recipe(recipe)
-    (problem,) = error.value.problems
-    assert problem.path == "stages.0.reward.parts.rm.model"
-    assert 'serves = "classify"' in problem.message
+
+    def recipe(rater: dict[str, Any], **critique: Any) -> dict[str, Any]:
+        reward = {"type": "classifier", "model": "rm", **critique}
+        whole = {"type": "sum", "parts": {"rule": {"type": "rule", "rule": "exact"}, "rm": reward}}
+        models = {"policy": {"init": "tiny-llama"}, "critic": {"init": "tiny-llama"}, "rm": rater}
+        stage = {"type": "policy", "model": "policy", "data": "d", "steps": 1, "reward": whole}
+        return {"models": models, "data": {"d": {"type": "arithmetic"}}, "stages": [stage]}
+
+    critique, ranked = {"model": "critic"}, {**SERVER, "serves": "score"}
+    parse_recipe(recipe({"init": "tiny-llama", "head": "scalar"}, critique=critique))
+    parse_recipe(recipe({**SERVER, "serves": "classify"}, critique=critique))
+    parse_recipe(recipe(ranked))
+    for rater in (ranked, {"type": "managed", "command": "vllm", "model": "m", "serves": "score"}):
+        with pytest.raises(RecipeError) as error:
+            parse_recipe(recipe(rater, critique=critique))
+        (problem,) = error.value.problems
+        assert problem.path == "stages.0.reward.parts.rm.model"
+        assert 'serves = "classify"' in problem.message
 
 
 # ---- with real models ------------------------------------------------------------------------------------------------
@@ -292,8 +280,8 @@ def test_a_scalar_model_of_this_process(tmp_path: Path, capfd: pytest.CaptureFix
     capfd.readouterr()
     for critique in (None, CRITIQUE):
         found = scores(rm, *texts, critic=Scripted(lambda q: "Fine."), critique=critique)
-        told = [Message("user", "A reviewer wrote this about the answer above:\n\nFine.")] if critique else []
-        read = [[*PROMPT.messages, Message("assistant", text), *told] for text in ("12", "13")]
+        note = [Message("user", "A reviewer wrote this about the answer above:\n\nFine.")] if critique else []
+        read = [[*PROMPT.messages, Message("assistant", text), *note] for text in ("12", "13")]
         assert [found[0].value, found[2].value] == pytest.approx(plain(folder, read), abs=1e-5)
         assert found[1].failure is not None
         assert found[1].failure.kind == "refused"

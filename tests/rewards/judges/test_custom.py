@@ -1,9 +1,8 @@
-"""A judge with a prompt of one's own: where the prompt comes from, how the answer is read, and a user's hooks."""
+"""A judge with a prompt of your own: where the prompt comes from, how the reply is parsed, and a user's hooks."""
 
 import asyncio
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from rewardsmith.llm import ChatRequest
 from rewardsmith.rewards.base import CannotScore, Halt, score
 from rewardsmith.rewards.judges.custom import CustomJudge
 from rewardsmith.rewards.pool import shared
-from tests.rewards.judges.asked import connected, group, judge, make, outcomes
+from tests.rewards.judges.scripted_judges import connected, group, judge, make, outcomes
 
 HOOKS = "tests.rewards.judges.hooks"
 OWN = {"prompt": "{{response}}"}
@@ -48,7 +47,7 @@ def test_every_placeholder() -> None:
     assert prompt_of(model.asked[0]) == [("user", seen)]
 
 
-def test_a_placeholder_that_nothing_stands_for_is_told_with_its_file_and_with_what_there_is(tmp_path: Path) -> None:
+def test_an_unknown_placeholder_is_reported_with_its_file_and_the_known_ones(tmp_path: Path) -> None:
     file = tmp_path / "a-long-name" / ("x" * 90) / "mine.txt"
     file.parent.mkdir(parents=True)
     file.write_text("{{response}} {{topc}}")
@@ -58,7 +57,6 @@ def test_a_placeholder_that_nothing_stands_for_is_told_with_its_file_and_with_wh
         asyncio.run(reward.score(group("42", **info)))
     message = str(caught.value)
     assert all(part in message for part in (f'template = "{file}"', 'Did you mean "topic"?', "Known: answer, final,"))
-    assert message.endswith("level, topic")  # what cannot be shown is not offered
 
 
 def test_the_prompt_of_a_column() -> None:
@@ -75,25 +73,19 @@ def test_the_prompt_of_a_column() -> None:
     _, model = judge(CustomJudge, ["Score: 5"], group(text, rm_prompt=column), **bare)
     assert prompt_of(model.asked[0]) == [("user", 'Rate {"a": 4{response}2 \\g<0> < |im_end|>} \\1 {{CRITERIA}}')]
 
-
-@pytest.mark.parametrize(
-    ("column", "message"),
-    [(None, "no 'rm_prompt'"), ([{"role": "user"}], "no 'rm_prompt'"), ("Is it right?", r"has no {response}")],
-)
-def test_a_column_that_cannot_be_used(column: object, message: str) -> None:
-    reward, model = connected(CustomJudge, [], prompt_field="rm_prompt")
-    with pytest.raises(CannotScore, match=message):
-        asyncio.run(reward.score(group("42", rm_prompt=column)))
-    assert model.asked == []
+    for unusable in (None, [{"role": "user"}], "Is it right?"):
+        reward, model = connected(CustomJudge, [], prompt_field="rm_prompt")
+        with pytest.raises(CannotScore, match=r"no 'rm_prompt'|has no {response}"):
+            asyncio.run(reward.score(group("42", rm_prompt=unusable)))
+        assert model.asked == []
 
 
 def test_settings_that_cannot_be_used() -> None:
-    hook = {"preprocess": f"{HOOKS}:messages"}
     for settings, message in (
         ({"prompt": "a", "template": "judge"}, "template and prompt are given: a judge has one prompt"),
         ({"template": "no such file"}, 'template = "no such file" cannot be read'),
-        ({"prompt": "Is {{respons}} right?"}, 'prompt has none of .* Did you mean "response"'),
-        ({"prompt": "Is {response} right?"}, "prompt has {response} in line 1, .* write {{response}}"),
+        ({"prompt": "Is {{respons}} right?"}, "prompt has none of {{response}}"),
+        ({"prompt": "Is {response} right?"}, "prompt has {response}, .* write {{response}}"),
         ({"prompt": "Is {answer} right?"}, "prompt has none of {{response}}"),
         ({"preprocess": f"{HOOKS}:mesages"}, 'Did you mean "messages"'),
         ({"postprocess": f"{HOOKS}:NO_FUNCTION"}, "postprocess = .* is not a function"),
@@ -103,23 +95,13 @@ def test_settings_that_cannot_be_used() -> None:
         # what the built-in prompt does not demand
         ({"read": "boolean"}, 'demands a line `Score: X`: read = "boolean" needs a template of your own'),
         ({"marker": "Rating"}, 'marker = "Rating" needs a template'),
-        # what would have no effect
-        ({**OWN, "read": "number", "marker": "Mark"}, 'marker = "Mark" has no effect with read = "number"'),
-        ({**OWN, "key": "a.b"}, 'key = "a.b" has no effect with read = "score"'),
-        ({**OWN, "read": "boolean", "highest": 9.0}, 'highest = 9.0 has no effect with read = "boolean"'),
-        ({**OWN, **STARS, "lowest": 1.0}, "lowest = 1.0 has no effect with postprocess"),
-        ({**STARS, "scale": False}, "scale = false has no effect with postprocess"),
-        ({**STARS, "read": "number"}, 'read = "number" has no effect with postprocess'),
-        ({**hook, "max_chars": 1_000}, "max_chars = 1000 has no effect with preprocess"),
-        ({**hook, "quoting": "verbatim"}, 'quoting = "verbatim" has no effect with preprocess'),
         ({"extract": ["boxed"]}, "has no effect with a prompt without {{answer}}"),
-        ({"deadline": 5.0}, "deadline = 5.0 has no effect"),
     ):
         with pytest.raises(UserError, match=message.replace("{", r"\{").replace("}", r"\}")):
             make(CustomJudge, **settings)
 
 
-def test_equal_prompts_are_asked_once() -> None:
+def test_equal_prompts_are_sent_once() -> None:
     texts = [f"<think>{i}</think>So \\boxed{{{4 + i // 6}}}." for i in range(8)]
     scores, model = judge(
         CustomJudge, lambda q: f"Score: {q.prompt[0].content}", group(*texts), prompt="{{answer}}", quoting="verbatim"
@@ -134,7 +116,7 @@ def test_equal_prompts_are_asked_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "said", "value"),
+    ("settings", "reply", "value"),
     [
         ({}, "Score: 7", 0.7),
         ({}, "**Final Score:** 7/10", 0.7),
@@ -160,8 +142,8 @@ def test_equal_prompts_are_asked_once() -> None:
         ({"read": "json"}, '{"score": -1}', "invalid"),
     ],
 )
-def test_how_the_answer_is_read(settings: dict[str, object], said: str, value: float | str) -> None:
-    scores, _ = judge(CustomJudge, [said], group("42"), request={"tries": 1}, **OWN, **settings)
+def test_how_the_reply_is_parsed(settings: dict[str, object], reply: str, value: float | str) -> None:
+    scores, _ = judge(CustomJudge, [reply], group("42"), request={"tries": 1}, **OWN, **settings)
     assert outcomes(scores) == [value if isinstance(value, str) else pytest.approx(value)]
 
 
@@ -183,28 +165,22 @@ def test_preprocess() -> None:
     assert outcomes(scores) == ["crashed", 0.5]  # it fails alone
 
 
-@pytest.mark.parametrize("hook", ["hanging_messages", "blocking_messages"])
-def test_a_preprocess_that_does_not_end_fails_its_group_with_a_timeout(hook: str) -> None:
-    reward, model = connected(CustomJudge, [], preprocess=f"{HOOKS}:{hook}", deadline=0.2)
-    with pytest.raises(CannotScore, match=r"preprocess .* within 0\.2 s \(deadline\)") as caught:
-        asyncio.run(reward.score(group("a", "b")))
-    assert caught.value.kind == "timeout"
-    assert model.asked == []
-
-
-@pytest.mark.parametrize(
-    ("hook", "kinds"),
-    [
+def test_hooks_that_do_not_end() -> None:
+    """A preprocess fails its group, a postprocess its rollout alone."""
+    for hook in ("hanging_messages", "blocking_messages"):
+        reward, model = connected(CustomJudge, [], preprocess=f"{HOOKS}:{hook}", deadline=0.2)
+        with pytest.raises(CannotScore, match=r"preprocess .* within 0\.2 s \(deadline\)") as caught:
+            asyncio.run(reward.score(group("a", "b")))
+        assert (caught.value.kind, model.asked) == ("timeout", [])
+    replies = ["fine", "hang and die", "good"]
+    for hook, kinds in (
         ("blocking_for_some", [0.5, "timeout", 0.5]),
         ("dying", [0.5, "crashed", 0.5]),
         ("hanging", ["timeout"] * 3),
-    ],
-)
-def test_a_postprocess_that_does_not_end_fails_its_rollout_alone(hook: str, kinds: list[float | str]) -> None:
-    replies = ["fine", "hang and die", "good"]
-    scores, _ = judge(CustomJudge, replies, group("a", "b", "c"), postprocess=f"{HOOKS}:{hook}", deadline=0.3)
-    assert outcomes(scores) == kinds
-    assert "fine" in scores[0].feedback
+    ):
+        scores, _ = judge(CustomJudge, replies, group("a", "b", "c"), postprocess=f"{HOOKS}:{hook}", deadline=0.3)
+        assert outcomes(scores) == kinds
+        assert "fine" in scores[0].feedback
 
 
 def test_hooks_that_wait_for_a_worker_are_not_too_late() -> None:
@@ -223,32 +199,28 @@ def test_a_worker_keeps_one_event_loop_for_its_hooks() -> None:
 
 
 CTRL_C = """
-import asyncio, threading, os, signal, sys
-from tests.rewards.judges.asked import connected, group
+import asyncio, os, signal
+from tests.rewards.judges.scripted_judges import connected, group
 from rewardsmith.rewards.judges.custom import CustomJudge
 reward, _ = connected(CustomJudge, [], preprocess="tests.rewards.judges.hooks:blocking_messages", deadline=60.0)
 async def main():
-    scoring = asyncio.create_task(reward.score(group("a")))
-    await asyncio.sleep(1.0)
-    os.kill(os.getpid(), signal.SIGINT)
-    await scoring
+    asyncio.get_running_loop().call_later(1.0, os.kill, os.getpid(), signal.SIGINT)
+    await reward.score(group("a"))
 asyncio.run(main())
 """
 
 
 @pytest.mark.slow
 def test_ctrl_c_ends_a_program_whose_hook_hangs() -> None:
-    begun = time.monotonic()
-    ended = subprocess.run([sys.executable, "-c", CTRL_C], capture_output=True, text=True, timeout=50, check=False)
-    assert "KeyboardInterrupt" in ended.stderr
-    assert time.monotonic() - begun < 30  # well before the deadline of 60 s
+    ended = subprocess.run([sys.executable, "-c", CTRL_C], capture_output=True, text=True, timeout=30, check=False)
+    assert "KeyboardInterrupt" in ended.stderr  # well before the deadline of 60 s
 
 
 def test_a_hook_may_halt_the_run() -> None:
     reward, model = connected(CustomJudge, ["*", "*"], postprocess=f"{HOOKS}:halting")
     with pytest.raises(Halt, match="not the one that was meant"):
         asyncio.run(score(reward, group("a", "b")))
-    assert len(model.asked) <= 2  # nobody is asked again
+    assert len(model.asked) <= 2  # nothing is sent again
 
 
 def test_a_broken_preprocess_fails_the_group() -> None:
@@ -271,12 +243,12 @@ def test_postprocess() -> None:
     assert len(model.asked) == 3
 
 
-@pytest.mark.parametrize(("hook", "value"), [("stars_or_again", 0.1), ("again", 1.0)])
-def test_a_reply_that_postprocess_refuses_is_requested_again(hook: str, value: float) -> None:
-    for replies, outcome in ((["hm", "*"], value), (["hm"] * 3, "unparsable")):
-        scores, model = judge(CustomJudge, replies, group("a"), postprocess=f"{HOOKS}:{hook}")
-        assert outcomes(scores) == [outcome]
-        assert len(model.asked) == len(replies)
+def test_a_reply_that_postprocess_refuses_is_requested_again() -> None:
+    for hook, value in (("stars_or_again", 0.1), ("again", 1.0)):
+        for replies, outcome in ((["hm", "*"], value), (["hm"] * 3, "unparsable")):
+            scores, model = judge(CustomJudge, replies, group("a"), postprocess=f"{HOOKS}:{hook}")
+            assert outcomes(scores) == [outcome]
+            assert len(model.asked) == len(replies)
 
 
 def test_what_a_postprocess_returns() -> None:

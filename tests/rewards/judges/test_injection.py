@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from rewardsmith import Score
 from rewardsmith.llm import ChatRequest
 from rewardsmith.rewards.judges.custom import CustomJudge
-from rewardsmith.rewards.judges.rubric import Rubric
-from rewardsmith.rewards.judges.verifier import Verifier
+from rewardsmith.rewards.judges.graders import Rubric, Verifier
 from rewardsmith.text.quoting import harmless, quote
-from tests.rewards.judges.asked import connected, group, outcomes
+from tests.rewards.judges.scripted_judges import connected, group, outcomes
 from tests.rewards.models import text_of
 from tests.text.test_quoting import ROLE_TOKENS
 
@@ -26,11 +25,11 @@ Render = Callable[..., list[list[tuple[str, str]]]]
 
 
 def rendered(kind: type, table: dict[str, object], response: str, **fields: Any) -> list[list[tuple[str, str]]]:
-    """Return the roles and texts of all that a judge is asked about one response."""
-    said = "Answer: met" if table.get("mark") == "met" else "Score: 1\nTotal Score: 1/1\n\nTrue"
+    """Return the roles and texts of all that a judge gets about one response."""
+    reply = "Answer: met" if table.get("mark") == "met" else "Score: 1\nTotal Score: 1/1\n\nTrue"
     if kind is Verifier:
-        said = "True"
-    reward, model = connected(kind, lambda question: said, **table)
+        reply = "True"
+    reward, model = connected(kind, lambda question: reply, **table)
     scores = asyncio.run(reward.score(group(response, **fields)))
     assert scores[0].failure is None
     return [[(m.role, m.content) for m in question.prompt if not isinstance(m, str)] for question in model.asked]
@@ -81,13 +80,13 @@ hostile = st.lists(
 
 def require_contained(render: Render, response: str) -> None:
     """Check that the prompt is that of a harmless response, but for one quoted block that cannot be closed."""
-    block, plain = quote(response), quote("x")
-    asked, usual = render(response), render("x")
-    assert [[role for role, _ in one] for one in asked] == [[role for role, _ in one] for one in usual]
-    for ours, theirs in zip(asked, usual, strict=True):
+    block, harmless_block = quote(response), quote("x")
+    prompts, usual = render(response), render("x")
+    assert [[role for role, _ in one] for one in prompts] == [[role for role, _ in one] for one in usual]
+    for ours, theirs in zip(prompts, usual, strict=True):
         texts = [text for _, text in ours]
         assert sum(text.count(block) for text in texts) == 1
-        assert [text.replace(block, "§") for text in texts] == [text.replace(plain, "§") for _, text in theirs]
+        assert [text.replace(block, "§") for text in texts] == [text.replace(harmless_block, "§") for _, text in theirs]
     fence = block.partition("\n")[0]
     assert fence not in block[len(fence) : -len(fence)]
     assert not any(token in block for token in ROLE_TOKENS)
@@ -98,9 +97,9 @@ def test_attacks(name: str) -> None:
     for attack in ATTACKS:
         require_contained(JUDGES[name], attack)
     for response in ("`" * 1_000_000, "{{criteria}}" * 100_000, "<|im_end|>" * 100_000):
-        asked = JUDGES[name](response)
-        assert all(len(text) < 200_000 for one in asked for _, text in one)  # the middle is left out
-        assert not any("<|im_end|>" in text for one in asked for _, text in one)
+        prompts = JUDGES[name](response)
+        assert all(len(text) < 200_000 for one in prompts for _, text in one)  # the middle is left out
+        assert not any("<|im_end|>" in text for one in prompts for _, text in one)
 
 
 @pytest.mark.parametrize("name", JUDGES)

@@ -15,18 +15,16 @@ from rewardsmith import Score
 from rewardsmith.config import settings_of
 from rewardsmith.engines import MODELS
 from rewardsmith.rewards import make_reward
-from rewardsmith.rewards.judges.classifier import Classifier, CritiqueSettings
 from rewardsmith.rewards.judges.custom import CustomJudge
+from rewardsmith.rewards.judges.graders import Rubric, Verifier
 from rewardsmith.rewards.judges.hooks import MEMORY, Hook
 from rewardsmith.rewards.judges.pairwise import Pairwise
 from rewardsmith.rewards.judges.plugin import Plugin
 from rewardsmith.rewards.judges.ranking import RankingJudge
-from rewardsmith.rewards.judges.rubric import Rubric
-from rewardsmith.rewards.judges.similarity import CurveSettings, Similarity
-from rewardsmith.rewards.judges.verifier import Verifier
+from rewardsmith.rewards.judges.scalar_judges import Classifier, CritiqueSettings, CurveSettings, Similarity
 from rewardsmith.text import grades, verdicts
 from rewardsmith.text.judge_replies import Unparsable
-from tests.rewards.judges.asked import group, judge
+from tests.rewards.judges.scripted_judges import group, judge
 
 ROOT = Path(__file__).parents[3]
 PAGES = {

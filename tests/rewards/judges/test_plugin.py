@@ -3,14 +3,13 @@
 import asyncio
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from rewardsmith.errors import UserError
 from rewardsmith.llm import ModelCallError
 from rewardsmith.rewards.judges.plugin import Plugin
-from tests.rewards.judges.asked import connected, group, judge, make, outcomes
+from tests.rewards.judges.scripted_judges import connected, group, judge, make, outcomes
 from tests.rewards.models import Said, Scripted
 
 PLUGINS = Path(__file__).parent / "plugins"
@@ -48,8 +47,8 @@ def test_a_text_that_the_plug_in_cannot_take_fails_alone() -> None:
 
 
 def test_an_answer_that_the_plug_in_cannot_read_fails_alone() -> None:
-    said: list[Said] = ["1", "well", ModelCallError("timeout", "slow"), "0"]
-    scores, _ = judge(Plugin, said, group("a", "b", "c", "d"), file=DIGITS)
+    replies: list[Said] = ["1", "well", ModelCallError("timeout", "slow"), "0"]
+    scores, _ = judge(Plugin, replies, group("a", "b", "c", "d"), file=DIGITS)
     assert outcomes(scores) == [1.0, "crashed", "timeout", 0.0]
     assert "neither 0 nor 1 in 'well' (digits.py:" in str(scores[1].failure)
     assert scores[1].feedback == "well"
@@ -77,21 +76,25 @@ def test_a_plug_in_that_returns_something_else(tmp_path: Path) -> None:
         assert message in str(scores[0].failure)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (None, "there is no plug-in"),
-        ("import no_such_module_at_all", "cannot be loaded .ModuleNotFoundError"),
-        ("raise SystemExit(1)", "cannot be loaded .SystemExit"),
-        ("def rm_preprocess(p, s, t): return p", "has no function rm_postprocess"),
-    ],
-)
-def test_a_file_that_cannot_be_used(tmp_path: Path, text: str | None, message: str) -> None:
-    path = tmp_path / "mine.py"
-    if text is not None:
+def check(**settings: object) -> None:
+    reward, _ = connected(Plugin, [], **settings)
+    asyncio.run(reward.check())
+
+
+def test_a_file_that_cannot_be_used(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    with pytest.raises(UserError, match="there is no plug-in"):
+        make(Plugin, file=str(tmp_path / "none.py"))
+    for text, message in (
+        ("import no_such_module_at_all", "ModuleNotFoundError"),
+        ("raise SystemExit(1)", "SystemExit"),
+        ("def rm_preprocess(p, s, t): return p", "no function rm_postprocess"),
+    ):
+        path = tmp_path_factory.mktemp("plugin") / "mine.py"
         path.write_text(text)
-    with pytest.raises(UserError, match=message):
-        make(Plugin, file=str(path))
+        with pytest.raises(UserError, match=f"cannot be loaded.*{message}"):
+            check(file=str(path))
+    with pytest.raises(UserError, match="cannot be loaded: tokenizer ="):
+        check(file=FLAGS, tokenizer=str(tmp_path))
 
 
 # ---- worker processes ------------------------------------------------------------------------------------------------
@@ -122,11 +125,11 @@ def test_the_judge_is_not_late_where_its_plug_in_is_slow(tmp_path: Path) -> None
 
 
 def test_a_plug_in_that_hangs_while_it_is_imported_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rewardsmith.rewards.judges.plugin.LOAD", 0.5)
+    monkeypatch.setattr("rewardsmith.rewards.judges.plugin.LOAD_TIMEOUT", 0.5)
     path = tmp_path / "mine.py"
     path.write_text("while True: pass")
     with pytest.raises(UserError, match=r"more than 0\.5 s"):
-        make(Plugin, file=str(path))
+        check(file=str(path))
 
 
 @pytest.mark.parametrize("when", ["loaded", "called"])
@@ -156,59 +159,15 @@ def test_modules_in_the_folder_of_a_plug_in_can_be_imported(tmp_path: Path, when
     assert not any(name.startswith("verl.workers.reward_function") for name in sys.modules)
 
 
-# ---- the tokenizer ---------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
+@pytest.mark.slow
+def test_a_plug_in_gets_the_judges_tokenizer(tmp_path: Path) -> None:
     tokenizers = pytest.importorskip("tokenizers")
     transformers = pytest.importorskip("transformers")
     words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "[UNK]": 1}, unk_token="[UNK]"))
-    made = transformers.PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]")
-    made.chat_template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}</>{% endfor %}<assistant>"
-    folder = tmp_path_factory.mktemp("tokenizer")
-    made.save_pretrained(folder)
-    return str(folder)
-
-
-@pytest.mark.slow
-def test_a_plug_in_is_given_the_judges_tokenizer(tokenizer: str) -> None:
-    reward, model = connected(Plugin, ['{"clear": 1}'], file=FLAGS, tokenizer=tokenizer)
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]")
+    tokenizer.chat_template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}</>{% endfor %}<assistant>"
+    tokenizer.save_pretrained(tmp_path)
+    reward, model = connected(Plugin, ['{"clear": 1}'], file=FLAGS, tokenizer=str(tmp_path))
     asyncio.run(reward.check())
     asyncio.run(reward.score(group('{"Response": "hello"}', rm_prompt="Rate: {response}")))
     assert model.asked[0].prompt == "<user>Rate: hello</><assistant>"
-
-
-def test_a_tokenizer_that_is_not_there(tmp_path: Path) -> None:
-    reward, _ = connected(Plugin, [], file=FLAGS, tokenizer=str(tmp_path))
-    with pytest.raises(UserError, match=r"tokenizer = .* cannot be loaded"):
-        asyncio.run(reward.check())
-
-
-def test_an_id_that_cannot_be_found_is_refused_after_one_question(monkeypatch: pytest.MonkeyPatch) -> None:
-    hub = pytest.importorskip("huggingface_hub")
-    transformers = pytest.importorskip("transformers")
-    asked, loaded = [], []
-
-    def info(_: object, name: str, timeout: float) -> None:
-        asked.append((name, timeout))
-        raise ConnectionError("Name or service not known\nand more")
-
-    def load(name: str, **how: object) -> None:
-        loaded.append(how["local_files_only"])
-        raise OSError("not here")
-
-    monkeypatch.setattr(hub.HfApi, "model_info", info)
-    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", load)
-    reward, _ = connected(Plugin, [], file=FLAGS, tokenizer="models/none")
-    with pytest.raises(UserError, match=r'tokenizer = "models/none" cannot be loaded .* not known\).* no such folder'):
-        asyncio.run(reward.check())
-    assert asked == [("models/none", 10.0)]
-    assert loaded == [True]  # only from what is here
-
-
-def test_a_plug_in_that_needs_a_tokenizer_says_which_setting_is_missing(tmp_path: Path) -> None:
-    file = written(tmp_path, "return [t.apply_chat_template(x) for x in s]")
-    scores, _ = judge(Plugin, [], group("a", "b"), file=file)
-    assert outcomes(scores) == ["crashed", "crashed"]
-    assert "(mine.py:2). The plug-in has no tokenizer: set tokenizer =" in scores[0].failure.detail

@@ -12,13 +12,13 @@ from rewardsmith.config import settings_of
 from rewardsmith.errors import UserError
 from rewardsmith.llm import ChatRequest, ModelCallError
 from rewardsmith.rewards.base import Halt
-from rewardsmith.rewards.judges.candidates import heats
-from rewardsmith.rewards.judges.ranking import Ballot, Design, JoinedShares, RankingJudge, RankingRequest
+from rewardsmith.rewards.judges.candidates import Ballot, heats
+from rewardsmith.rewards.judges.ranking import Design, JoinedShares, RankingJudge, RankingRequest
 from rewardsmith.text.judge_prompts import show_candidates
 from rewardsmith.text.quoting import quote
 from rewardsmith.text.rankings import write_ranking
 from tests.rewards.judges.ranked import by_number, group, scores, shown, values
-from tests.rewards.models import Scripted, text_of
+from tests.rewards.models import Scripted
 
 KNOCKOUT = {"max_candidates": 4, "large_groups": "tournament"}
 
@@ -34,23 +34,11 @@ def test_one_call_ranks_the_group() -> None:
     assert "an integer score from 0 (worst) to 10 (best)" in text
     assert text.endswith("### Final Ranking:\n\nX > Y = Z\n\n### Scores:\n\nX: 8, Y: 5, Z: 5")
     letter = "ABC"[shown(judge.asked[0]).index("is 8")]
-    assert found[1].feedback.startswith(f"[this answer is candidate {letter} of 3]\nI compared them.")
+    assert found[1].feedback.startswith(f"[this answer is {letter} of 3]\nI compared them.")
     for output, expected in (("scores", [0.3, 0.8, 0.3]), ("ranking", [0.25, 1.0, 0.25])):
         judge = Scripted(lambda question, output=output: by_number(question, output=output))
         assert values(judge, group("3", "8", "the 3"), output=output) == expected
         assert "### Scores:" not in judge.seen[0]
-
-
-@pytest.mark.parametrize("output", ["both", "scores"])
-@pytest.mark.parametrize("bounds", [{}, {"highest": 1.0}, {"lowest": -3.0, "highest": -1.0, "decimals": True}])
-def test_the_example_that_the_prompt_shows_can_be_parsed(bounds: dict[str, object], output: str) -> None:
-    def script(question: ChatRequest) -> str:
-        form = "\n".join(text_of(question).splitlines()[-7 if output == "both" else -1 :])
-        return "So.\n\n" + form.replace("X", "A").replace("Y", "B").replace("Z", "C")
-
-    found = values(Scripted(script), group("3", "8", "5"), output=output, **bounds)
-    assert len(set(found)) == 2
-    assert all(isinstance(value, float) and 0 <= value <= 1 for value in found)
 
 
 def test_scores_are_scaled_and_the_constants_are_not() -> None:
@@ -75,24 +63,18 @@ def test_copies_single_and_invalid_answers() -> None:
     assert sorted(shown(judge.asked[0])) == ["3", "8"]
 
 
-@pytest.mark.parametrize(
-    ("reply", "kind"),
-    [
+def test_a_judge_without_a_verdict_is_a_failure_and_never_a_number() -> None:
+    for reply, kind in (
         ("I cannot decide.", "unparsable"),
         (write_ranking({"A": 100, "B": 3}, "Text."), "invalid"),  # a printed 100 is no reward of 10
         ("A > B\nA: 3, B: 8", "invalid"),
         (ModelCallError("unreachable", "nobody there"), "unreachable"),
         (RuntimeError("odd"), "crashed"),
         (asyncio.CancelledError(), "cancelled"),
-    ],
-)
-def test_a_judge_without_a_verdict_is_a_failure_and_never_a_number(reply: object, kind: str) -> None:
-    found = scores(Scripted(lambda question: reply), group("3", "8", ""))
-    assert [s.value for s in found] == [None, None, -0.5]
-    assert found[0].failure.kind == found[1].failure.kind == found[1].parts["judge"].failure.kind == kind
-
-
-def test_halt_passes() -> None:
+    ):
+        found = scores(Scripted(lambda question, reply=reply: reply), group("3", "8", ""))
+        assert [s.value for s in found] == [None, None, -0.5]
+        assert found[0].failure.kind == found[1].failure.kind == found[1].parts["judge"].failure.kind == kind
     for large in ({}, KNOCKOUT, {"max_candidates": 4}):
         with pytest.raises(Halt):
             values(Scripted(lambda question: Halt("stop")), group(*"34567"), **large)
@@ -127,15 +109,12 @@ def test_the_order_of_the_rollouts_changes_nothing(texts: list[str], orders: int
     assert first.seen == second.seen
 
 
-def test_too_few_parsable_orders_are_a_failure() -> None:
+def test_one_parsable_order_is_enough() -> None:
     def half(question: ChatRequest) -> str:
         return by_number(question) if shown(question)[0] == "3" else "hm"
 
     rollouts = group("3", "8")
     assert values(Scripted(half), rollouts, orders=2) == [0.3, 0.8]
-    assert values(Scripted(half), rollouts, orders=2, min_orders=2) == ["unparsable"] * 2
-    # two candidates have two orders, and all of them could be parsed
-    assert values(Scripted(by_number), rollouts, orders=8, min_orders=8) == [0.3, 0.8]
 
 
 # ---- subgroups -------------------------------------------------------------------------------------------------------
@@ -149,19 +128,23 @@ def relative(question: ChatRequest) -> str:
 
 def test_subgroups_are_joined_by_the_candidates_that_they_share() -> None:
     numbers = [11, 13, 12, 15, 14, 16, 11, 17]
-    for overlap in (1, 2):
-        judge = Scripted(relative)
-        found = values(judge, group(*map(str, numbers)), max_candidates=4, overlap=overlap, scale=10.0)
-        assert all(len(shown(question)) == 4 for question in judge.asked)
-        assert len(judge.asked) == -(-7 // (4 - overlap)) == judge.most
-        assert [v - found[0] for v in found] == pytest.approx([n - 11 for n in numbers])
-    judge = Scripted(lambda question: by_number(question, output="ranking"))
-    found = values(judge, group(*map(str, [1, 3, 2, 5, 4, 6])), max_candidates=4, output="ranking", overlap=3)
-    assert found == [0.0, 0.4, 0.2, 0.8, 0.6, 1.0]  # ranked subgroups become one order
+    judge = Scripted(relative)
+    found = values(judge, group(*map(str, numbers)), max_candidates=4, scale=10.0)
+    assert all(len(shown(question)) == 4 for question in judge.asked)
+    assert len(judge.asked) == -(-7 // (4 - 1)) == judge.most
+    assert [v - found[0] for v in found] == pytest.approx([n - 11 for n in numbers])
+
+
+def test_ranked_subgroups_become_one_order() -> None:
+    async def ask(order: tuple[int, ...]) -> Ballot:
+        return Ballot(order, {i: sum(i > j for j in order) / 3 for i in order})
+
+    outcome = asyncio.run(Design(max_candidates=4, overlap=3, ordinal=True).judge(ask, [0, 2, 1, 4, 3, 5]))
+    assert outcome.shares == pytest.approx({i: i / 5 for i in range(6)})
 
 
 def test_a_failed_subgroup_takes_only_candidates_that_nothing_else_connects() -> None:
-    texts, large = [str(i) for i in range(10)], {"max_candidates": 4, "overlap": 1}
+    texts, large = [str(i) for i in range(10)], {"max_candidates": 4}
     first = Scripted(by_number)
     values(first, group(*texts), **large)
     windows = [set(shown(question)) for question in first.asked]
@@ -238,16 +221,16 @@ def test_failed_heats_and_byes() -> None:
 def test_who_wins_a_heat_is_worth_no_less_than_who_loses_one(data: st.DataObject, count: int, size: int) -> None:
     graded = dict(enumerate(data.draw(st.permutations([i / 10 for i in range(count)]))))
     failing = data.draw(st.frozensets(st.integers(0, count)))
-    asked: list[tuple[int, ...]] = []
+    orders: list[tuple[int, ...]] = []
 
     def fails(order: tuple[int, ...]) -> bool:
-        asked.append(order)
-        return len(asked) - 1 in failing
+        orders.append(order)
+        return len(orders) - 1 in failing
 
     shares = tournament(graded, fails, size).shares
-    answered = [order for place, order in enumerate(asked) if place not in failing]
+    parsed = [order for place, order in enumerate(orders) if place not in failing]
     first = heats(range(count), size)
-    for heat, others in [(heat, heat) for heat in answered] + [(a, b) for a in answered for b in answered]:
+    for heat, others in [(heat, heat) for heat in parsed] + [(a, b) for a in parsed for b in parsed]:
         if heat is not others and not (heat in first and others in first):
             continue
         won = sorted(heat, key=graded.get)[len(heat) // 2 :]
@@ -264,16 +247,13 @@ def test_settings_that_make_no_sense_are_refused(tmp_path: Path) -> None:
     lacking = tmp_path / "lacking.txt"
     lacking.write_text("{{question}}")
     for wrong, message in (
-        ({"overlap": 8}, "below max_candidates"),
         ({"lowest": 10.0}, "range of scores is empty"),
         ({"highest": 0.5}, "must be integers"),
         ({"template": "rankin"}, "ranking"),
         ({"template": str(lacking)}, "candidates"),
         ({"template": str(own), "criteria": "x"}, 'criteria = "x" has no effect with template = .*, which has no'),
-        ({"large_groups": "tournament", "overlap": 2}, 'overlap = 2 has no effect with large_groups = "tournament"'),
         ({"reference": "solution"}, 'reference = .* has no effect with template = "ranking", which has no'),
-        ({"orders": 2, "min_orders": 3}, "more than orders"),
-        ({"invalid_reward": 0.45, "single_answer_reward": 0.5}, "must not be above 0"),
+        ({"invalid_reward": 0.45, "single_answer_reward": 0.5}, "must be worth less"),
         ({"single_answer_reward": -0.5}, "must be worth less"),
     ):
         with pytest.raises(UserError, match=message):
@@ -299,8 +279,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("template", ["ranking", "ranking_translation"])
-@pytest.mark.parametrize("text", HOSTILE)
-def test_a_hostile_answer_changes_nothing_but_its_own_block(template: str, text: str) -> None:
+def test_a_hostile_answer_changes_nothing_but_its_own_block(template: str) -> None:
     def around(answer: str) -> list[str]:
         """Return the prompt without the block of candidates."""
         judge = Scripted(lambda question: "hm")
@@ -309,7 +288,8 @@ def test_a_hostile_answer_changes_nothing_but_its_own_block(template: str, text:
         (block,) = (one for one in (show_candidates([a, b]), show_candidates([b, a])) if one in judge.seen[0])
         return judge.seen[0].split(block)
 
-    assert around(text) == around("harmless")
+    usual = around("harmless")
+    assert all(around(text) == usual for text in HOSTILE)
 
 
 def test_a_fake_verdict_in_an_answer_does_not_count_even_when_the_judge_repeats_it() -> None:

@@ -8,9 +8,8 @@ import pytest
 from rewardsmith.errors import UserError
 from rewardsmith.llm import ChatReply, ChatRequest, ModelCallError
 from rewardsmith.rewards.base import CannotScore
-from rewardsmith.rewards.judges.rubric import Rubric
-from rewardsmith.rewards.judges.verifier import Verifier
-from tests.rewards.judges.asked import connected, group, judge, make, outcomes
+from rewardsmith.rewards.judges.graders import Rubric, Verifier
+from tests.rewards.judges.scripted_judges import connected, group, judge, make, outcomes
 from tests.rewards.models import text_of
 
 TEXT = "6 points: the product is right.\n4 points: it is shown how."
@@ -102,39 +101,28 @@ def test_where_criteria_are_found() -> None:
         assert f"```\n{seen}\n```" in model.seen[0]
 
 
-@pytest.mark.parametrize(
-    ("found", "settings", "message"),
-    [
-        (None, {}, "the prompt 'p1' has no 'criteria'"),
-        (7, {}, "has an unusable 'criteria'"),
+def test_criteria_that_cannot_be_used() -> None:
+    for found, settings, message in (
+        (None, {}, "the prompt 'p1' has no 'criteria' that is text, or a list"),
         ([{"points": 1}], {}, "entry 1 of 'criteria' of the prompt 'p1' has no text"),
         (["a", {"text": "b", "points": True}], {}, "entry 2 .* no number of points"),
         ([{"text": "b", "points": 1e-9}], {}, "an entry of 0 points"),
-        ([{"text": "b", "points": 6000}, {"text": "c", "points": 6000}], {}, "more than 10,000 points in all"),
-        ([{"text": "b", "points": -1}], {}, "nothing that earns points"),
-        (["a", {"text": "b", "points": -1}], {"calls": "each"}, 'negative points: these need .* mark = "met"'),
-        (["a"] * 201, {}, "has 201 entries"),
+        (["a", {"text": "b", "points": -1}], {"calls": "each"}, 'negative points, .* mark = "met"'),
         (TEXT, {"calls": "each"}, 'is text: calls = "each" needs a list'),
-    ],
-)
-def test_criteria_that_cannot_be_used(found: object, settings: dict[str, object], message: str) -> None:
-    reward, model = connected(Rubric, [], **settings)
-    with pytest.raises(CannotScore, match=message) as caught:
-        asyncio.run(reward.score(group("42", criteria=found)))
-    assert caught.value.kind == "invalid"
-    assert model.asked == []
+    ):
+        reward, model = connected(Rubric, [], **settings)
+        with pytest.raises(CannotScore, match=message) as caught:
+            asyncio.run(reward.score(group("42", criteria=found)))
+        assert (caught.value.kind, model.asked) == ("invalid", [])
 
 
 def test_settings_that_cannot_be_used() -> None:
     for settings, message in (
-        ({"criteria": " "}, "criteria is empty"),
+        ({"criteria": " "}, "the reward has no 'criteria' that is text"),
         ({"criteria": TEXT, "calls": "each"}, "needs a list"),
         ({"mark": "met"}, 'mark = "met" needs calls = "each"'),
-        ({"criteria": [{"text": "a", "name": "x"}, {"text": "b", "name": "x"}]}, "two called 'x'"),
+        ({"criteria": [{"text": "a", "name": "x"}, {"text": "b", "name": "x"}]}, "two of the same name: x"),
         ({"criteria": [{"text": "a", "points": -1.0}, {"text": "b"}]}, "negative points"),
-        ({"criteria": LIST, "total": 10.0}, "total = 10.0 has no effect with a list of criteria"),
-        ({"criteria": TEXT, "field": "criteria"}, 'field = "criteria" has no effect with criteria'),
-        ({"criteria": LIST, "calls": "each", "mark": "met", "above": "refuse"}, "above = .* no effect with mark"),
         ({"show": "final", "extract": ["boxed"]}, 'extract = .* has no effect with show = "final"'),
         ({"template": "rubic"}, 'Did you mean "rubric"'),
         ({"template": "verifier"}, "has no {{criteria}}"),
@@ -190,12 +178,10 @@ def test_every_failure_is_that_of_its_own_rollout() -> None:
 # ---- the verifier ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("reply", "value"),
-    [
+def test_verdicts_of_a_verifier() -> None:
+    for reply, value in (
         ("Both are 42.\n\nAnswer: True", 1.0),
         ("<think>Is it true? Yes.</think>\n\nAnswer: False", 0.0),
-        ("not true", 0.0),
         ("False, although one may think that it is true.", 0.0),
         ("Answer: equivalent", 1.0),
         ("Answer: not equivalent", 0.0),
@@ -203,11 +189,9 @@ def test_every_failure_is_that_of_its_own_rollout() -> None:
         ("I think that true is the right word here", "unparsable"),
         ("Answer: True\nAnswer: False", "unparsable"),
         (ModelCallError("timeout", "slow"), "timeout"),
-    ],
-)
-def test_verdicts_of_a_verifier(reply: str | BaseException, value: float | str) -> None:
-    scores, _ = judge(Verifier, [reply, "True"], group("42", "43"), request={"tries": 1})
-    assert outcomes(scores) == [value, 1.0]
+    ):
+        scores, _ = judge(Verifier, [reply, "True"], group("42", "43"), request={"tries": 1})
+        assert outcomes(scores) == [value, 1.0]
 
 
 def test_what_a_verifier_is_shown() -> None:

@@ -21,7 +21,7 @@ from rewardsmith.engines.sentences import SentenceModel
 from rewardsmith.llm import ModelCallError, Usage
 from rewardsmith.rewards.base import CannotScore
 from rewardsmith.rewards.judges.judge import MAX_CHARS
-from rewardsmith.rewards.judges.similarity import CurveSettings, Similarity, cosine
+from rewardsmith.rewards.judges.scalar_judges import CurveSettings, Similarity, cosine
 
 FIELD = {"field": "Response"}
 
@@ -63,9 +63,8 @@ def values(*texts: str, model: Any = None, answer: Any = "right", info: Any = No
 # ---- what is compared ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("settings", "text", "compared"),
-    [
+def test_what_is_compared_of_a_response() -> None:
+    for settings, text, compared in (
         ({}, "<think>a</think> b ", "b"),
         ({"show": "response"}, "<think>a</think>b", "< think>a< /think>b"),
         ({"show": "answer"}, r"so \boxed{b} it is", "b"),
@@ -74,17 +73,14 @@ def values(*texts: str, model: Any = None, answer: Any = "right", info: Any = No
         (FIELD, r'{"Response": "b\ud800"}', "b?"),
         ({}, "[CLS] b [SEP]", "[ CLS] b [ SEP]"),
         ({}, "x" * (MAX_CHARS + 5), "x" * MAX_CHARS),
-    ],
-)
-def test_what_is_compared_of_a_response(settings: dict[str, Any], text: str, compared: str) -> None:
-    model = Embedding()
-    assert values(text, model=model, **settings) == [near(compared, "right")]
-    assert model.calls == [["right", compared]]
+    ):
+        model = Embedding()
+        assert values(text, model=model, **settings) == [near(compared, "right")]
+        assert model.calls == [["right", compared]]
 
 
-@pytest.mark.parametrize(
-    ("settings", "text"),
-    [
+def test_a_missing_answer_is_worth_absent() -> None:
+    for settings, text in (
         ({}, "<think>never ends"),
         ({}, "  \n"),
         ({"show": "answer", "extract": ("boxed",)}, "12"),
@@ -93,13 +89,11 @@ def test_what_is_compared_of_a_response(settings: dict[str, Any], text: str, com
         (FIELD, '{"Response": "  "}'),
         (FIELD, '{"Response": ' * 30_000 + '"b"' + "}" * 30_000),
         (FIELD, '{"n": ' + "9" * 5_000 + ', "Response": "b"}'),
-    ],
-)
-def test_a_missing_answer_is_worth_absent(settings: dict[str, Any], text: str) -> None:
-    model = Embedding()
-    assert values(text, model=model, **settings) == [0.0]
-    assert model.calls == []
-    assert values(text, "b", absent=-0.5, curve=CurveSettings(), **settings)[0] == -0.5
+    ):
+        model = Embedding()
+        assert values(text, model=model, **settings) == [0.0]
+        assert model.calls == []
+        assert values(text, "b", absent=-0.5, curve=CurveSettings(), **settings)[0] == -0.5
 
 
 def test_where_references_are_found() -> None:
@@ -111,7 +105,7 @@ def test_where_references_are_found() -> None:
         ("plain", {}, FIELD, ["plain"]),
     ):
         model = Embedding()
-        values('{"Response": "said"}', model=model, answer=answer, info=info, **settings)
+        values('{"Response": "reply"}', model=model, answer=answer, info=info, **settings)
         assert model.calls[0][:-1] == references
     for answer, settings in ((None, {}), ("a", {"reference": "solution"}), ({"a": 1}, {}), (["a", " "], {})):
         with pytest.raises(CannotScore, match="the prompt 'p' has") as caught:
@@ -151,7 +145,7 @@ def test_vectors_without_an_angle_are_a_failure() -> None:
     for pair in (([0, 0], [1, 0]), ([math.nan, 1], [1, 0]), ([1, 0], [1, 0, 0]), ([[1]], [[1]])):
         model = Odd()
         model.vectors = pair
-        assert values("said", model=model) == ["invalid"]
+        assert values("reply", model=model) == ["invalid"]
 
 
 @pytest.mark.slow
@@ -211,7 +205,7 @@ def test_the_curve_is_continuous_and_rises(s: float, other: float, base: float, 
 
 def test_the_curve_is_a_setting() -> None:
     curve = CurveSettings(low=-1.0, high=1.0)
-    (cosine,), (shaped,) = values("said", answer="b"), values("said", answer="b", curve=curve)
+    (cosine,), (shaped,) = values("reply", answer="b"), values("reply", answer="b", curve=curve)
     assert shaped == curve.value(cosine) != cosine
     with pytest.raises(ValueError, match=r"low = 0.9 must be below high = 0.85"):
         CurveSettings(low=0.9)

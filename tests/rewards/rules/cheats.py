@@ -1,7 +1,7 @@
 """Programs that do not know what `f(2)` is, and would like to pass their tests all the same."""
 
 _EQUAL = """
-class Equal{base}:
+class Equal:
     __eq__ = lambda self, other: True
     __ne__ = lambda self, other: False
     __hash__ = None
@@ -27,7 +27,7 @@ _FORGE = """
 import os
 def forge():
     for number in range(3, 64):
-        try: os.write(number, {said}.__len__().to_bytes(4, 'big') + {said})
+        try: os.write(number, {message}.__len__().to_bytes(4, 'big') + {message})
         except OSError: pass
 forge()
 def f(x): forge()
@@ -40,27 +40,20 @@ def _answering(text: str) -> str:
 
 CHEATS = {
     "exits": "import sys\nsys.exit(0)",
-    "exits at once": "import os\nos._exit(0)",
     "exits when called": "import sys\ndef f(x): sys.exit(0)",
-    "exits at once when called": "import os\ndef f(x): os._exit(0)",
-    "equal to everything": _EQUAL.format(base=""),
-    "text that equals everything": _EQUAL.format(base="(str)"),
+    "equal to everything": _EQUAL,
     "no assertion fails": "import builtins\nbuiltins.AssertionError = KeyError\ndef f(x): raise KeyError",
     "raises": "def f(x): raise StopIteration",
     "redefines what tests use": "def check(c): pass\nlen = abs = repr = lambda x: 's3cret'\ndef f(x): return 0",
     "looks for the answer": _SEARCH,
-    "writes a verdict": _FORGE.format(said=b"=pass"),
-    "writes an answer of the host": _FORGE.format(said=b"rpass"),
+    "writes a verdict": _FORGE.format(message=b"=pass"),
+    "writes an answer of the host": _FORGE.format(message=b"rpass"),
     "answers with rubbish": _answering("'{\"value\": '"),
     "answers with another shape": _answering('\'{"value": ["z", 1], "args": 7}\''),
-    "answers nested deeply": _answering("'{\"value\": ' + '[' * 10**5"),
     "says that the tests are broken": _answering('\'{"raise": ["ImportError", "numpy"]}\''),
     "answers with too much": "def f(x): return 'x' * 10**8",
     "never answers": "def f(x):\n    while True: pass",
-    "never loads": "while True: pass",
     "another function": "def g(x): return 's3cret'",
     "hangs up": "import os, time\ndef f(x):\n    os.closerange(3, 99)\n    time.sleep(99)",
-    "hangs up at once": "import os, time\nos.closerange(3, 99)\ntime.sleep(99)",
     "nests values as deeply as it can": "def f(x):\n    v = []\n    for _ in range(10**5): v = [v]\n    return v",
-    "no program": "",
 }

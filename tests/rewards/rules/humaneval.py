@@ -14,170 +14,79 @@ class Row(NamedTuple):
     cheats: dict[str, str]
 
 
-_FIND_ZERO = '''
+def _row(prompt: str, test: str, entry: str, right: str, **cheats: str) -> Row:
+    return Row({"prompt": prompt, "test": test, "entry_point": entry}, right, cheats)
+
+
+_FIND_ZERO = """
 import math
 
-
 def poly(xs: list, x: float):
-    """
-    The value at x of the polynomial whose coefficients are xs, the constant first.
-    """
     return sum([coeff * math.pow(x, i) for i, coeff in enumerate(xs)])
 
-
 def find_zero(xs: list):
-    """ Some x at which the polynomial xs is zero.
-    There is an even number of coefficients, and the largest is not zero.
-    """
-'''
-
+    ''' Some x at which the polynomial xs is zero. '''
+"""
 _FIND_ZERO_TEST = """
 METADATA = {}
 
-
 def check(candidate):
-    import math
-    import random
+    import copy, math, random
     rng = random.Random(42)
-    import copy
     for _ in range(10):
-        ncoeff = 2 * rng.randint(1, 4)
-        coeffs = []
-        for _ in range(ncoeff):
-            coeff = rng.randint(-10, 10)
-            if coeff == 0:
-                coeff = 1
-            coeffs.append(coeff)
+        coeffs = [rng.randint(1, 10) * rng.choice([-1, 1]) for _ in range(2 * rng.randint(1, 4))]
         solution = candidate(copy.deepcopy(coeffs))
         assert math.fabs(poly(coeffs, solution)) < 1e-4
 """
-
 _FIND_ZERO_RIGHT = """
 def find_zero(xs):
     begin, end = -1., 1.
     while poly(xs, begin) * poly(xs, end) > 0:
-        begin *= 2.0
-        end *= 2.0
+        begin, end = 2 * begin, 2 * end
     while end - begin > 1e-10:
         center = (begin + end) / 2.0
-        if poly(xs, center) * poly(xs, begin) > 0:
-            begin = center
-        else:
-            end = center
+        begin, end = (center, end) if poly(xs, center) * poly(xs, begin) > 0 else (begin, center)
     return begin
 """
-
-_CYCLIC = '''
+_CYCLIC = """
 def encode_cyclic(s: str):
-    """
-    Moves the letters of each group of three one place to the left.
-    """
-    groups = [s[(3 * i):min((3 * i + 3), len(s))] for i in range((len(s) + 2) // 3)]
-    groups = [(group[1:] + group[0]) if len(group) == 3 else group for group in groups]
-    return "".join(groups)
-
+    groups = [s[3 * i:3 * i + 3] for i in range((len(s) + 2) // 3)]
+    return "".join(group[1:] + group[0] if len(group) == 3 else group for group in groups)
 
 def decode_cyclic(s: str):
-    """
-    The text that encode_cyclic has encoded.
-    """
-'''
-
-_SHIFT = '''
-def encode_shift(s: str):
-    """
-    Every letter becomes the one five places further in the alphabet.
-    """
-    return "".join([chr(((ord(ch) + 5 - ord("a")) % 26) + ord("a")) for ch in s])
-
-
-def decode_shift(s: str):
-    """
-    The text that encode_shift has encoded.
-    """
-'''
-
-
-def _decoding(name: str) -> str:
-    return f"""
-METADATA = {{}}
-
-
+    ''' The text that encode_cyclic has encoded. '''
+"""
+_CYCLIC_TEST = """
 def check(candidate):
     from random import randint, choice
-    import copy
-    import string
-
-    letters = string.ascii_lowercase
+    import copy, string
     for _ in range(20):
-        str = ''.join(choice(letters) for i in range(randint(10, 20)))
-        encoded_str = {name}(copy.deepcopy(str))
-        assert candidate(copy.deepcopy(encoded_str)) == str
+        str = ''.join(choice(string.ascii_lowercase) for i in range(randint(10, 20)))
+        assert candidate(copy.deepcopy(encode_cyclic(copy.deepcopy(str)))) == str
 """
-
-
-_PALINDROME = '''
+_PALINDROME = """
 def is_palindrome(string: str) -> bool:
-    """ Whether a text reads the same from both ends """
     return string == string[::-1]
 
-
 def make_palindrome(string: str) -> str:
-    """ The shortest palindrome that begins with a text """
-'''
-
+    ''' The shortest palindrome that begins with a text. '''
+"""
 _PALINDROME_TEST = """
-METADATA = {'author': 'x', 'dataset': 'test'}
-
-
 def check(candidate):
     assert candidate('') == ''
     assert all(is_palindrome(candidate(text)) and candidate(text).startswith(text) for text in ('x', 'xy', 'cat'))
     assert len(candidate('cat')) == 5
 """
-
-_DEVIATION = '''
-from typing import List
-
-
-def mean_absolute_deviation(numbers: List[float]) -> float:
-    """ The mean distance of the numbers from their mean. """
-'''
-
 _DEVIATION_TEST = """
 def check(candidate):
     assert abs(candidate([1.0, 2.0, 3.0]) - 2.0/3.0) < 1e-6
     assert abs(candidate([1.0, 2.0, 3.0, 4.0]) - 1.0) < 1e-6
 """
-
-_ADD_TEST = """
-def check(candidate):
-    import random
-
-    assert candidate(0, 1) == 1
-    for i in range(20):
-        x, y = random.randint(0, 1000), random.randint(0, 1000)
-        assert candidate(x, y) == x + y
-"""
-
-_THIRD_TEST = """
-def check(candidate):
-    assert tuple(candidate([1, 2, 3])) == tuple(sort_third([1, 2, 3]))
-    assert tuple(candidate([5, 6, 3, 4, 8, 9, 2])) == tuple([2, 6, 3, 4, 8, 9, 5])
-"""
-
 _PRIME_TEST = """
 def check(candidate):
     assert all(map(candidate, (2, 3, 5, 101, 13441)))
     assert not any(map(candidate, (1, 4, 6, 13441 * 19)))
 """
-
-_PRIME = "def is_prime(n): return n > 1 and all(n % d for d in range(2, int(n ** 0.5) + 1))"
-
-
-def _row(prompt: str, test: str, entry: str, right: str, **cheats: str) -> Row:
-    return Row({"prompt": prompt, "test": test, "entry_point": entry}, right, cheats)
-
 
 ROWS = {
     "find_zero": _row(
@@ -192,21 +101,13 @@ ROWS = {
     ),
     "decode_cyclic": _row(
         _CYCLIC,
-        _decoding("encode_cyclic"),
+        _CYCLIC_TEST,
         "decode_cyclic",
         "def decode_cyclic(s): return encode_cyclic(encode_cyclic(s))",
         helper="def encode_cyclic(s): return s\ndef decode_cyclic(s): return s",
-        known="import random\ndef decode_cyclic(s):\n"
-        "    letters = 'abcdefghijklmnopqrstuvwxyz'\n"
+        module="import string\nstring.ascii_lowercase = 'a'\ndef decode_cyclic(s): return 'a' * len(s)",
+        known="import random\ndef decode_cyclic(s):\n    letters = 'abcdefghijklmnopqrstuvwxyz'\n"
         "    size = random.randint(10, 20)\n    return ''.join(random.choice(letters) for i in range(size))",
-    ),
-    "decode_shift": _row(
-        _SHIFT,
-        _decoding("encode_shift"),
-        "decode_shift",
-        "def decode_shift(s): return ''.join(chr((ord(c) - 5 - 97) % 26 + 97) for c in s)",
-        helper="def encode_shift(s): return s\ndef decode_shift(s): return s",
-        module="import string\nstring.ascii_lowercase = 'a'\ndef decode_shift(s): return 'a' * len(s)",
     ),
     "make_palindrome": _row(
         _PALINDROME,
@@ -217,36 +118,21 @@ ROWS = {
         helper="def is_palindrome(s): return True\ndef make_palindrome(s): return s + 'x' * (len(s) - 1)",
         builtin="def all(xs): return True\ndef make_palindrome(s): return s and 5 * 'x'",
     ),
-    "mean_absolute_deviation": _row(
-        _DEVIATION,
+    "deviation": _row(
+        "from typing import List\n\ndef deviation(numbers: List[float]) -> float:\n    ''' The mean deviation. '''\n",
         _DEVIATION_TEST,
-        "mean_absolute_deviation",
-        "def mean_absolute_deviation(xs):\n    m = sum(xs) / len(xs)\n    return sum(abs(x - m) for x in xs) / len(xs)",
-        builtin="def abs(x): return 0\ndef mean_absolute_deviation(xs): return 7",
-        everywhere="import builtins\nbuiltins.abs = lambda x: 0\ndef mean_absolute_deviation(xs): return 7",
-        namespace="__builtins__ = {'abs': lambda x: 0}\ndef mean_absolute_deviation(xs): return 7",
-        tests="def check(candidate): pass\nMETADATA = {}\ndef mean_absolute_deviation(xs): return 7",
-    ),
-    "add": _row(
-        "def add(x: int, y: int):\n    ''' The sum of two numbers '''\n",
-        _ADD_TEST,
-        "add",
-        "def add(x, y): return x + y",
-        module="class random: randint = lambda a, b: 0\ndef add(x, y): return 1 if y == 1 else 0",
-        builtin="def range(n): return []\ndef add(x, y): return 1",
-    ),
-    "sort_third": _row(
-        "def sort_third(l: list):\n    ''' The same list with every third entry in order '''\n",
-        _THIRD_TEST,
-        "sort_third",
-        "def sort_third(l):\n    l = list(l)\n    l[::3] = sorted(l[::3])\n    return l",
-        builtin="def tuple(x): return 0\ndef sort_third(l): return l",
+        "deviation",
+        "def deviation(xs):\n    m = sum(xs) / len(xs)\n    return sum(abs(x - m) for x in xs) / len(xs)",
+        builtin="def abs(x): return 0\ndef deviation(xs): return 7",
+        everywhere="import builtins\nbuiltins.abs = lambda x: 0\ndef deviation(xs): return 7",
+        namespace="__builtins__ = {'abs': lambda x: 0}\ndef deviation(xs): return 7",
+        tests="def check(candidate): pass\nMETADATA = {}\ndef deviation(xs): return 7",
     ),
     "is_prime": _row(
-        "def is_prime(n):\n    ''' Whether a number is prime '''\n",
+        "def is_prime(n):\n    ''' Whether a number is prime. '''\n",
         _PRIME_TEST,
         "is_prime",
-        _PRIME,
+        "def is_prime(n): return n > 1 and all(n % d for d in range(2, int(n ** 0.5) + 1))",
         stops="def is_prime(n): raise StopIteration",
         builtins="def all(xs): return True\ndef any(xs): return False\ndef is_prime(n): return 7",
         maps="def map(f, xs): return ()\ndef is_prime(n): return 7",

@@ -10,9 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rewardsmith import Message, Prompt
-from rewardsmith.config import settings_of
 from rewardsmith.rewards import CannotScore
-from rewardsmith.rewards.rules import NEEDS, RULES
 from rewardsmith.rewards.rules.code_rule import MAX_PROGRAM, choose, code, extract
 from rewardsmith.sandbox import Sandbox
 from rewardsmith.sandbox import sandbox as sandbox_module
@@ -43,12 +41,6 @@ CHECK = {
 SHAPES = {
     "stdin": (STDIN, ADD, "input()\nprint(3)", 1 / 3),
     "stdin, code contests": ({"input": STDIN["inputs"], "output": STDIN["outputs"]}, ADD, "print(7)", 1 / 3),
-    "stdin, list of lines": (
-        {"inputs": [["1", "2"]], "outputs": [["2", "1"]]},
-        "print(*[input(), input()][::-1])",
-        "",
-        0,
-    ),
     "stdin, pairs": ([{"input": "1 2", "output": "3"}, {"input": "0 0", "output": "0"}], ADD, "print(0)", 0.5),
     "calls": (CALLS, F, "def f(a, b): return 3", 1 / 3),
     "calls with lists": (
@@ -58,7 +50,6 @@ SHAPES = {
         0,
     ),
     "calls of a method": (CALLS, "class Solution:\n    def f(self, a, b): return a + b", "class Solution: pass", 0),
-    "calls, wrapped values": ({**CALLS, "outputs": [[3], ["ab"], [[1, 2]]]}, F, "def f(a, b): return 'ab'", 1 / 3),
     "calls, lines of JSON": (
         [{"input": "[1, 2]\n3", "output": "[1, 2, 3]", "fn_name": "f"}],
         "def f(a, b):\n    a.append(b)\n    return a",
@@ -101,20 +92,12 @@ def test_every_shape(tests: Any, right: str, other: str, share: float) -> None:
 
 BROKEN = {
     "nothing": (None, "there are no tests"),
-    "an empty list": ([], "there are no tests"),
     "not JSON": ("assert f(1) == 2", "not JSON"),
-    "a number": (3, "there are no tests"),
     "an unknown table": ({"cases": []}, "no known shape"),
-    "a list of numbers": ([1, 2], "no known shape"),
-    "no inputs": ({"inputs": [], "outputs": []}, "0 inputs"),
     "too few outputs": ({"inputs": ["1", "2"], "outputs": ["1"]}, "2 inputs and 1 outputs"),
-    "an input that is no text": ({"inputs": [1], "outputs": ["1"]}, "must be text"),
-    "arguments that are no list": ({"fn_name": "f", "inputs": [1], "outputs": [1]}, "must be a list"),
     "arguments that are not JSON": ({"fn_name": "f", "inputs": ["x"], "outputs": ["1"]}, "not JSON"),
     "a name that is no text": ({"fn_name": 1, "inputs": [[]], "outputs": [1]}, "fn_name"),
     "a test that is not valid Python": (["assert f(1) =="], "not valid Python"),
-    "a test of no text": ({"test_list": [1]}, "Python source"),
-    "no tests in the list": ({"test_list": []}, "no entries"),
     "no check": ({"test": "assert f(1)", "entry_point": "f"}, "no function check"),
     "no entry point": ({"test": "def check(c): pass"}, "entry_point"),
     "a module that is not there": (["import numpy\nassert numpy.all(f(1))"], "import 'numpy'"),
@@ -147,7 +130,7 @@ def test_tests_that_turn_out_to_be_broken_are_a_failure_too(tests: Any, why: str
 
 
 def test_without_a_sandbox_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    change = "import jail.seccomp; jail.seccomp.why_unsupported = lambda: 'there is no filter'\nmain()"
+    change = "import jail.confine; jail.confine.why_unsupported = lambda: 'there is no filter'\nmain()"
     monkeypatch.setattr(
         sandbox_module, "_OPTIONS", tuple(option.replace("main()", change) for option in sandbox_module._OPTIONS)
     )
@@ -179,11 +162,7 @@ SECRET = [
 @pytest.mark.parametrize("program", CHEATS.values(), ids=CHEATS.keys())
 def test_no_verdict_can_be_forged(program: str) -> None:
     assert [score(tests, program, seconds=0.4) for tests in SECRET] == [0.0] * len(SECRET)
-
-
-@needs_linux
-def test_and_the_honest_program_passes() -> None:
-    assert [score(tests, "def f(x): return 's3cret'") for tests in SECRET] == [1.0] * len(SECRET)
+    assert score(SECRET[0], "def f(x): return 's3cret'") == 1.0
 
 
 @needs_linux
@@ -233,47 +212,13 @@ USES = {
         "def f(n):\n    while True: yield n; n += 1",
         "from itertools import islice\nassert list(islice(f(3), 2)) == [3, 4]",
     ),
-    "next": (
-        "def f(): yield 1",
-        "g = f()\nassert next(g) == 1\ntry: next(g)\nexcept StopIteration: pass\nelse: assert 0",
-    ),
-    "a map": ("def f(xs): return map(str, xs)", "assert list(f(range(2000))) == [str(i) for i in range(2000)]"),
     "a changed argument": ("def f(xs): xs.sort()", "xs = [2, 1]\nassert f(xs) is None and xs == [1, 2]"),
-    "a changed dictionary": ("def f(d): d['b'] = d.pop('a')", "d = {'a': 1}\nf(d)\nassert d == {'b': 1}"),
     "an exception": (
         "def f(x): raise ValueError('no')",
         "try: f(1)\nexcept ValueError as e: assert str(e) == 'no'\nelse: assert 0",
     ),
-    "an exception of its own": (
-        "class E(Exception): pass\ndef f(x): raise E",
-        "try: f(1)\nexcept Exception: pass\nelse: assert 0",
-    ),
-    "a constant": ("LIMIT = (1, 2)", "assert LIMIT == (1, 2)"),
-    "text of an object": ("class P:\n    def __str__(self): return 'p'", "assert str(P()) == 'p'"),
-    "keywords": ("def f(*, a, b=2): return a - b", "assert f(a=5) == 3"),
     "the name of a built-in function": ("def sum(a, b): return a * b", "assert sum(2, 3) == 6"),
     "two functions": ("def e(s): return s[::-1]\nd = e", "assert d(e('abc')) == 'abc' and e('ab') == 'ba'"),
-    "types": (
-        "def f(): return 1, [2], {3}, {4: 5}, b'6', 7.5, 8j",
-        "assert f() == (1, [2], {3}, {4: 5}, b'6', 7.5, 8j)",
-    ),
-    "not a list": ("def f(): return (1, 2)", "assert f() != [1, 2]"),
-    "numbers": (
-        "from decimal import *\nfrom fractions import *\ndef f(): return [Decimal('0.10'), Fraction(1, 3), 10**99]",
-        "from decimal import *\nfrom fractions import *\nassert f() == [Decimal('0.1'), Fraction(1, 3), 10**99]",
-    ),
-    "numbers that are not finite": (
-        "def f(): return [float('inf'), float('nan')]",
-        "a, b = f()\nassert a > 1 and b != b",
-    ),
-    "collections": (
-        "from collections import *\ndef f(): return Counter('aab'), deque([1]), OrderedDict(a=1)",
-        "from collections import deque\nassert f() == ({'a': 2, 'b': 1}, deque([1]), {'a': 1})",
-    ),
-    "dates": (
-        "import datetime\ndef f(): return datetime.date(2024, 1, 2), datetime.timedelta(-1, 2, 3)",
-        "from datetime import date, timedelta\nassert f() == (date(2024, 1, 2), timedelta(-1, 2, 3))",
-    ),
     "an object is itself": ("class A: pass\na = A()\ndef f(): return a", "assert f() == f() and f() is a"),
     "an object is nothing else": ("class A: pass\ndef f(): return A()", "assert f() != f()"),
 }
@@ -319,21 +264,17 @@ def test_settings_reach_the_sandbox() -> None:
     assert score({"inputs": [""], "outputs": ["2.0000001"]}, "print(2)", tolerance=1e-6) == 1.0
     assert score({"inputs": [""], "outputs": ["1 2"]}, "print('1\\n2')", whitespace="lines") == 0.0
     assert score(STDIN, ADD, isolation="limits") == 1.0
-
-
-@needs_linux
-def test_a_subset_of_the_tests() -> None:
     tests = {"inputs": [str(i) for i in range(9)], "outputs": ["0"] * 9}
     assert score(tests, "n = int(input())\nprint(0 if n in (0, 4, 8) else 1)", max_tests=3) == 1.0
 
 
 @given(st.integers(1, 500), st.integers(1, 500))
-def test_chosen_tests_are_spread_evenly(count: int, most: int) -> None:
-    chosen = choose(count, most)
-    assert len(chosen) == min(count, most)
+def test_chosen_tests_are_spread_evenly(count: int, limit: int) -> None:
+    chosen = choose(count, limit)
+    assert len(chosen) == min(count, limit)
     assert chosen == sorted(set(chosen))
     assert chosen[0] == 0
-    assert chosen[-1] == (count - 1 if most > 1 or count == 1 else 0)
+    assert chosen[-1] == (count - 1 if limit > 1 or count == 1 else 0)
     steps = [b - a for a, b in pairwise(chosen)]
     assert not steps or max(steps) - min(steps) <= 1
 
@@ -369,8 +310,3 @@ def test_huge_answers_are_wrong_and_soon_read() -> None:
         "\n" * 3_000_000,
     ):
         assert code(prompt(STDIN), text) == 0.0
-
-
-def test_the_rule_is_listed_with_its_settings() -> None:
-    assert RULES["code"] is code
-    assert NEEDS["code"].deadline > settings_of(code)().total

@@ -1,4 +1,4 @@
-"""Answers of mathematics: a table of verdicts, what math-verify gets wrong by itself, and broken prompts."""
+"""Answers of mathematics: labelled pairs, broken prompts, and answers that are hostile or costly."""
 
 import asyncio
 import os
@@ -19,30 +19,8 @@ from rewardsmith.rewards.rules import math
 from rewardsmith.rewards.rules.math.evaluation import MAX_SIZE, NoValue, agree
 from rewardsmith.rewards.rules.math.math_rule import beyond
 from rewardsmith.rewards.rules.math.parser import parse
-from tests.rewards.rules.ask import problem, value
 from tests.rewards.rules.expressions import answers, truths
-
-WRONG_BY_MATH_VERIFY_ALONE = [
-    # (right, answer, verdict): math-verify 0.9 by itself says the opposite.
-    ("3t", "3", 0.0),  # its list of units holds single letters
-    ("3", "3t", 0.0),
-    ("live", "evil", 0.0),  # words are products of letters
-    ("101_2", "101_3", 0.0),  # bases are dropped
-    ("0.0000001", "0.0000002", 0.0),  # compared to six decimal places
-    ("\\{1,2\\}", "(1,2)", 0.0),  # a set and an interval
-    ("12\\text{ cm}", "12\\text{ km}", 0.0),  # any unit is dropped
-    ("\\infty", '{"a": 1 "a": 2}', 0.0),  # ∞ less anything may simplify to 0
-    ("42", "\\max(1,\\infty)", 0.0),
-    ("1/2004!", "1/2006!", 0.0),  # tiny numbers are compared to some decimal places
-    ("1/2^{98}", "1/2^{99}", 0.0),
-    ("7", "6 = 7", 0.0),
-    ("7", "x = 6 = 7", 0.0),
-    ("7", "\\phantom{7}", 0.0),
-    ("5", "5.", 1.0),
-    ("12", "12 dollars", 1.0),  # not among its units
-    ("1.5", "1 1/2", 1.0),
-    ("10\\,000", "10000", 1.0),
-]
+from tests.rewards.rules.rule_values import problem, value
 
 STILL_WRONG = [
     # (right, answer, what we say, though the opposite is true)
@@ -56,16 +34,6 @@ STILL_WRONG = [
     ("(-1)^n", "\\cos(n\\pi)", 0.0),  # equal for whole numbers alone
     ("\\frac{\\pi}{2}", "90^\\circ", 0.0),
 ]
-
-
-@pytest.mark.parametrize(("right", "answer", "verdict"), WRONG_BY_MATH_VERIFY_ALONE)
-def test_what_math_verify_gets_wrong(right: str, answer: str, verdict: float) -> None:
-    from math_verify import parse, verify
-
-    answer = f"Thus $\\boxed{{{answer}}}$."
-    assert value("math", answer, right) == verdict
-    alone = verify(parse(f"${right}$", parsing_timeout=None), parse(answer, parsing_timeout=None), timeout_seconds=None)
-    assert alone != bool(verdict), "math-verify has learned this: take it off the list"
 
 
 @pytest.mark.parametrize(("right", "answer", "verdict"), STILL_WRONG)
@@ -86,17 +54,16 @@ def test_the_ways_and_the_part_to_read_can_be_chosen() -> None:
     assert value("math", "so</think>\\boxed{5}", "5", final="always") == 1.0
 
 
-@pytest.mark.parametrize("answer", ["5", 5, 5.0, ["4", "5"], [4, 5], "so \\boxed{5}", "2 + 3 = 5\n#### 5", "$5$"])
-def test_forms_of_the_right_answer(answer: object) -> None:
-    assert value("math", "\\boxed{5}", answer) == 1.0
-    assert value("math", "\\boxed{6}", answer) == 0.0
+def test_forms_of_the_right_answer() -> None:
+    for answer in ("5", 5, 5.0, ["4", "5"], [4, 5], "so \\boxed{5}", "2 + 3 = 5\n#### 5", "$5$"):
+        assert (value("math", "\\boxed{5}", answer), value("math", "\\boxed{6}", answer)) == (1.0, 0.0)
 
 
 @pytest.mark.parametrize(
     "answer", [None, "", " ", [], "\\frac{1}{", "x^{", "10^{10^{10}}", "\\sum_k k", "9" * 11_000, {"a": 1}, "$"]
 )
 @pytest.mark.parametrize("text", ["\\boxed{5}", "", "\\boxed{10^{10^{10}}}"])
-def test_a_broken_right_answer_is_a_failure_whatever_was_said(answer: object, text: str) -> None:
+def test_a_broken_right_answer_is_a_failure_whatever_the_text(answer: object, text: str) -> None:
     with pytest.raises(CannotScore) as caught:
         value("math", text, answer)
     assert caught.value.kind == "invalid"
@@ -125,11 +92,9 @@ def test_settings_are_checked() -> None:
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("\\sqrt{" * 11 + "2" + "}" * 11, "nesting"), ("+".join(["\\sqrt{2}"] * 11), "roots"),
-        ("\\sum_{k=1}^{9} k", "limits"), ("9" * 301, "digits"), ("---5", "signs"), ("x" * 501, "length"),
-        ("5!+" * 7, "factorials"), ("2^{2024}", ""), ("e^{x^2}", ""), ("x^{2n+1}", ""), ("2000!", ""), ("(n+1)!", ""),
-        ("\\binom{100}{50}", ""), ("\\frac{-b\\pm\\sqrt{b^2-4ac}}{2a}", ""), ("\\sqrt{2+\\sqrt{2+\\sqrt{2}}}", ""),
-        ("3^{-\\frac{1}{2}}", ""),
+        ("\\sqrt{" * 11 + "2" + "}" * 11, "nesting"), ("+".join(["\\sqrt{2}"] * 11), "roots"), ("---5", "signs"),
+        ("\\sum_{k=1}^{9} k", "limits"), ("9" * 301, "digits"), ("x" * 501, "length"), ("5!+" * 7, "factorials"),
+        ("2^{2024}", ""), ("\\frac{-b\\pm\\sqrt{b^2-4ac}}{2a}", ""), ("\\sqrt{2+\\sqrt{2+\\sqrt{2}}}", ""),
     ],
 )  # fmt: skip
 def test_bounds(text: str, what: str) -> None:
@@ -181,13 +146,6 @@ def test_a_thousand_hostile_answers_are_wrong_or_right_but_never_late(pytestconf
     assert "taken over" not in result.stdout
 
 
-@settings(max_examples=60)
-@given(st.text(max_size=200))
-def test_any_text_has_a_verdict(text: str) -> None:
-    assert value("math", text, "x^2+1") in (0.0, 1.0)
-    assert value("math", f"\\boxed{{{text}}}", "5") in (0.0, 1.0)
-
-
 @given(
     st.integers(-(10**12), 10**12),
     st.sampled_from(["{}", " {} ", "${}$", "{}.", "x = {}", "{}.0", "+{}", "\\text{{{}}}"]),
@@ -204,14 +162,6 @@ def test_a_set_has_no_order_and_white_space_no_meaning(members: list[str], comma
     answer = comma.join(members)
     assert value("math", f"\\boxed{{\\{{ {answer} \\}}}}", "\\{1, -3, 0.5, \\sqrt2\\}") == 1.0
     assert value("math", f"\\boxed{{\\{{ {answer} \\}}}}", "\\{1, -3, 0.5, \\sqrt3\\}") == 0.0
-
-
-@pytest.mark.parametrize(("last", "verdict"), [("4", 1.0), ("5", 0.0)])
-def test_white_space_in_a_matrix_says_nothing(last: str, verdict: float) -> None:
-    gold = r"\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}"
-    for inner in (rf"1 & 2 \\3 & {last}", rf"1&2\\3&{last}"):
-        answer = rf"\boxed{{\begin{{pmatrix}}{inner}\end{{pmatrix}}}}"
-        assert math(Prompt("p", [Message("user", "?")], answer=gold), answer) == verdict
 
 
 # ---- labelled pairs, and a search for answers that are taken for two truths: such an answer earns a false reward ----
@@ -234,10 +184,7 @@ def test_labelled_pairs(kind: str) -> None:
 
 COUNT = int(os.environ.get("REWARDSMITH_FUZZ_ANSWERS", "100"))
 
-
 SEED = int(os.environ.get("REWARDSMITH_FUZZ_SEED", "0"))
-
-
 PROMPTS = [Prompt(f"p{i}", [Message("user", "?")], answer=truth) for i, truth in enumerate(truths())]
 
 
@@ -265,8 +212,6 @@ def test_no_answer_equals_two_truths_that_differ() -> None:
 # ---- infinity: an answer that is infinite or undefined equals no finite truth ---------------------------------------
 
 FINITE = ["42", "-7", "0", "\\frac{1}{3}", "\\sqrt{2}", "\\pi", "x^2+1", "x=5", "\\{1,2\\}", "(1,2)", "[0,1)", "x>2"]
-
-
 INFINITE = (
     r"""
 \max(1,\infty) ; \min(1,-\infty) ; \exp(\sqrt{\infty}) ; \ln(||\frac{1}{0}||) ; \infty
@@ -303,7 +248,7 @@ def scores(truth: str, texts: list[str]) -> tuple[Score, ...]:
     return asyncio.run(make_reward({"type": "rule", "rule": "math"}).score(group))
 
 
-@pytest.mark.parametrize("truth", ["5", "x^2+1", "(x+y+z)!", "\\{1,2\\}", "x^2+y^2=25", "2^{2024}+\\sqrt{2}"])
+@pytest.mark.parametrize("truth", ["5", "(x+y+z)!", "\\{1,2\\}", "x^2+y^2=25"])
 def test_a_costly_answer_is_0_and_no_failure(truth: str) -> None:
     found = scores(truth, [f"\\boxed{{{answer}}}" for answer in [*COSTLY, truth]])
     assert [(score.value, score.failure) for score in found] == [(0.0, None)] * len(COSTLY) + [(1.0, None)]

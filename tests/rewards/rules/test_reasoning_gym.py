@@ -30,7 +30,7 @@ def prompts(task: str, count: int = 3) -> list[Prompt]:
     return [loads(Prompt, dumps(prompt)) for prompt in made]
 
 
-def said(answer: object) -> str:
+def tagged(answer: object) -> str:
     return f"<think>I wonder.</think> It is <answer>{answer}</answer>"
 
 
@@ -42,57 +42,45 @@ def changed(prompt: Prompt, **info: object) -> Prompt:
 def test_the_gold_answer_earns_one_and_others_less(task: str) -> None:
     found = prompts(task)
     for prompt in found:
-        assert reasoning_gym(prompt, said(prompt.answer)) == 1.0
+        assert reasoning_gym(prompt, tagged(prompt.answer)) == 1.0
         others = {p.answer for p in found} - {prompt.answer}
         for wrong in ("banana", "nan", "[]", *others):
-            assert reasoning_gym(prompt, said(wrong)) < 1.0
-            assert reasoning_gym(prompt, said(wrong), partial=False) == 0.0
+            assert reasoning_gym(prompt, tagged(wrong)) < 1.0
+            assert reasoning_gym(prompt, tagged(wrong), partial=False) == 0.0
         unfinished = f"<think>or <answer>{prompt.answer}</answer>"
         for absent in ("", str(prompt.answer), "<answer></answer>", unfinished, f"<answer>{prompt.answer}"):
             assert reasoning_gym(prompt, absent) == 0.0
 
 
 def test_plans() -> None:
-    for prompt in prompts("graph_color"):
-        colours = prompt.info["metadata"]["possible_answer"]
-        assert reasoning_gym(prompt, said(json.dumps(colours))) == 1.0
-        assert reasoning_gym(prompt, said(json.dumps(dict.fromkeys(colours, 9)))) < 0.1
-    for prompt in prompts("rubiks_cube"):
-        moves = prompt.info["metadata"]["example_correct_answer"]
-        assert reasoning_gym(prompt, said(moves)) == 1.0
-        assert reasoning_gym(prompt, said(f"{moves} R")) < 1.0
+    prompt = prompts("graph_color")[0]
+    colours = prompt.info["metadata"]["possible_answer"]
+    assert reasoning_gym(prompt, tagged(json.dumps(colours))) == 1.0
+    assert reasoning_gym(prompt, tagged(json.dumps(dict.fromkeys(colours, 9)))) < 0.1
+    prompt = prompts("rubiks_cube")[0]
+    moves = prompt.info["metadata"]["example_correct_answer"]
+    assert reasoning_gym(prompt, tagged(moves)) == 1.0
+    assert reasoning_gym(prompt, tagged(f"{moves} R")) < 1.0
     board = changed(prompts("rush_hour")[0], metadata={"board_config": "o" * 12 + "AAoooo" + "o" * 18})
-    assert reasoning_gym(board, said("A+4")) == 1.0
-    assert reasoning_gym(board, said("A+3")) < 0.1
-    assert reasoning_gym(board, said("A+2 A+2")) == 1.0
-    boxes = changed(
-        prompts("boxnet")[0], metadata={"initial_state": {"0.5_0.5": ["box_red"], "0.5_1.5": ["target_red"]}}
-    )
+    assert [reasoning_gym(board, tagged(moves)) for moves in ("A+4", "A+2 A+2")] == [1.0, 1.0]
+    assert reasoning_gym(board, tagged("A+3")) < 0.1
+    state = {"0.5_0.5": ["box_red"], "0.5_1.5": ["target_red"]}
+    boxes = changed(prompts("boxnet")[0], metadata={"initial_state": state})
     carry = {"Agent[0.5, 0.5]": "move(box_red, square[0.5, 1.5])"}
     match = {"Agent[0.5, 1.5]": "move(box_red, target_red)"}
-    assert reasoning_gym(boxes, said(json.dumps([carry, match]))) == 1.0
-    assert reasoning_gym(boxes, said(json.dumps([carry]))) < 0.1
-    assert reasoning_gym(boxes, said("17")) == 0.0  # the scorer raises
-
-
-def test_ways_to_find_the_answer() -> None:
-    prompt = prompts("chain_sum")[0]
-    text = rf"So it is \boxed{{{prompt.answer}}}."
-    assert reasoning_gym(prompt, text) == 0.0
-    assert reasoning_gym(prompt, text, extract=("tagged", "boxed")) == 1.0
-    assert reasoning_gym(prompt, f"<think>17</think>\n{prompt.answer}\n", extract=("text",)) == 1.0
-    assert reasoning_gym(prompt, f"<think>17</think>\n{prompt.answer}\n", extract=("text",), final="never") < 1.0
+    assert reasoning_gym(boxes, tagged(json.dumps([carry, match]))) == 1.0
+    assert reasoning_gym(boxes, tagged(json.dumps([carry]))) < 0.1
+    assert reasoning_gym(boxes, tagged("17")) == 0.0  # the scorer raises
 
 
 # ---- what cannot be scored -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("task", sorted(UNSOUND))
-def test_a_scorer_that_cannot_be_trusted_is_refused(task: str) -> None:
-    prompt = changed(prompts("chain_sum")[0], task=task)
-    with pytest.raises(CannotScore, match=task) as caught:
-        reasoning_gym(prompt, said("1"))
-    assert caught.value.kind == "refused"
+def test_a_scorer_that_cannot_be_trusted_is_refused() -> None:
+    for task in UNSOUND:
+        with pytest.raises(CannotScore, match=task) as caught:
+            reasoning_gym(changed(prompts("chain_sum")[0], task=task), tagged("1"))
+        assert caught.value.kind == "refused"
 
 
 SUM = {"task": "chain_sum", "config": {}, "metadata": {}}
@@ -103,8 +91,6 @@ SUM = {"task": "chain_sum", "config": {}, "metadata": {}}
     [
         ("9", {}, "not from reasoning-gym"),
         ("9", {**SUM, "task": 5}, "not from reasoning-gym"),
-        ("9", {**SUM, "metadata": "x"}, "not from reasoning-gym"),
-        ("9", {**SUM, "config": "x"}, "not from reasoning-gym"),
         ("9", {**SUM, "task": "chain_sums"}, 'no task .* Did you mean "chain_sum"'),
         ("9", {**SUM, "config": {"min_terms": 99}}, "chain_sum of reasoning-gym refuses"),
         ("9", {**SUM, "config": {"terms": 2}}, "chain_sum of reasoning-gym refuses"),
@@ -114,13 +100,11 @@ SUM = {"task": "chain_sum", "config": {}, "metadata": {}}
         # These scorers swallow their own errors, and would call every answer wrong.
         ("9", {**SUM, "task": "number_sorting"}, "gives 0 to the entry's own answer"),
         ("1 1\n1 1", {**SUM, "task": "arc_agi"}, "the scorer of arc_agi fails: KeyError"),
-        ("x", {**SUM, "task": "jugs"}, "gives 0 to the entry's own answer"),
-        ("x", {**SUM, "task": "countdown"}, "gives 0 to the entry's own answer"),
     ],
 )
 def test_a_broken_prompt_is_invalid_whatever_the_answer(answer: object, info: dict, message: str) -> None:
     prompt = dataclasses.replace(prompts("chain_sum")[0], answer=answer, info=info)
-    for text in (said("[1]"), said("banana"), ""):
+    for text in (tagged("[1]"), tagged("banana"), ""):
         with pytest.raises(CannotScore, match=message) as caught:
             reasoning_gym(prompt, text)
         assert caught.value.kind == "invalid"
@@ -133,7 +117,7 @@ def test_marks_outside_of_0_to_1_are_invalid(monkeypatch: pytest.MonkeyPatch) ->
             patch.setattr(gym.Task, "_run_scorer", lambda *_, marks=marks: marks)
             patch.setattr(gym.Task, "require_sound", lambda *_: None)
             with pytest.raises(CannotScore, match="not from 0 to 1") as caught:
-                reasoning_gym(prompt, said("1"))
+                reasoning_gym(prompt, tagged("1"))
             assert caught.value.kind == "invalid"
 
 
@@ -150,20 +134,12 @@ def payloads(path: Path) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("task", sorted(set(TASKS) - SLOW))
-def test_no_answer_is_run_as_a_program(task: str, tmp_path: Path) -> None:
-    prompt = prompts(task)[0]
-    for answer in payloads(tmp_path / "harm"):
-        assert reasoning_gym(prompt, said(answer)) < 1.0
-        assert not (tmp_path / "harm").exists()
-
-
 @pytest.mark.parametrize("task", ["binary_matrix", "countdown", "n_queens", "spiral_matrix", "string_insertion"])
 def test_the_forms_are_what_keeps_programs_out(task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prompt = prompts(task)[0]
     monkeypatch.setattr(gym, "FORMS", {})
     for answer in payloads(tmp_path / "harm"):
-        reasoning_gym(prompt, said(answer))
+        reasoning_gym(prompt, tagged(answer))
     assert (tmp_path / "harm").exists()
 
 
@@ -180,7 +156,7 @@ def test_no_entry_is_run_as_a_program(task: str, answer: str, info: dict, tmp_pa
             info={**SUM, "task": task, "metadata": metadata},
         )
         with pytest.raises(CannotScore, match="more than numbers"):
-            reasoning_gym(prompt, said("[1]"))
+            reasoning_gym(prompt, tagged("[1]"))
         assert not (tmp_path / "harm").exists()
 
 
@@ -193,11 +169,14 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("task", sorted(set(TASKS) - SLOW))
-def test_hostile_answers_are_wrong_and_nothing_hangs(task: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_hostile_answers_are_wrong_and_none_is_run_or_hangs(
+    task: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     prompt = prompts(task)[0]
     started = time.monotonic()
-    for answer in HOSTILE:
-        assert 0.0 <= reasoning_gym(prompt, said(answer)) < 1.0
+    for answer in [*payloads(tmp_path / "harm"), *HOSTILE]:
+        assert 0.0 <= reasoning_gym(prompt, tagged(answer)) < 1.0
+    assert not (tmp_path / "harm").exists()
     assert time.monotonic() - started < 20  # a tenth of it, usually; one of them alone took two minutes unguarded
     assert capfd.readouterr().out == ""  # some scorers print
 
@@ -206,6 +185,6 @@ def test_it_works_in_worker_processes() -> None:
     reward = make_reward({"type": "rule", "rule": "reasoning_gym", "deadline": 60})
     asyncio.run(check(reward))  # loads reasoning-gym, which takes longer than an answer
     prompt = prompts("countdown")[0]
-    texts = [said(prompt.answer), said("9**9**9**9"), said("1 + 1"), "", said(prompt.answer)]
+    texts = [tagged(prompt.answer), tagged("9**9**9**9"), tagged("1 + 1"), "", tagged(prompt.answer)]
     scores = asyncio.run(reward.score(RolloutGroup(prompt, [Rollout(text) for text in texts])))
     assert [score.value for score in scores] == [1.0, 0.0, pytest.approx(0.05), 0.0, 1.0]

@@ -1,50 +1,10 @@
-"""What the tests of `rewardsmith evaluate` share: rewards of our own, and ways to run the command."""
+"""What the tests of `rewardsmith evaluate` share: data, and ways to run the command."""
 
 import json
 from pathlib import Path
 from typing import Any
 
 from tests.command_line import Outcome, call
-
-REWARDS = '''
-import os, signal
-
-from rewardsmith import Failure, Message, Prompt, Score
-from rewardsmith.types import Ranking
-
-class Endless:
-    """Groups without end."""
-
-    def prompts(self, seed):
-        return (ranking.prompt for ranking in self.rankings(seed))
-
-    def rankings(self, seed):
-        while True:
-            yield Ranking(Prompt("p", [Message("user", "?")]), ["1", "2"], [1.0, 2.0])
-
-class Numbers:
-    """The number that an answer is."""
-
-    def __init__(self, *, scale: float = 1.0) -> None:
-        self.scale = scale
-
-    async def score(self, group):
-        if os.environ.get("STRIKE") and group.prompt.id.endswith("-2"):
-            os.kill(os.getpid(), int(os.environ["STRIKE"]))
-        return [self._score(rollout.text) for rollout in group.rollouts]
-
-    def _score(self, text):
-        try:
-            return Score(self.scale * float(text))
-        except ValueError:
-            return Score(failure=Failure("unparsable", f"{text} is no number"))
-
-class Steps:
-    """Whether a text shows no question mark."""
-
-    async def score(self, group):
-        return [Score(float("?" not in rollout.text)) for rollout in group.rollouts]
-'''
 
 
 def write(file: Path, *rows: dict[str, Any]) -> str:

@@ -12,8 +12,8 @@ REASONING = ("--reasoning-part", "steps", "--reasoning-threshold", "0.5")
 
 
 def group(number: int, *rollouts: tuple[str, Score]) -> ScoredGroup:
-    asked = RolloutGroup(Prompt(f"p{number}", [Message("user", "?")]), [Rollout(text) for text, _ in rollouts])
-    return ScoredGroup(asked, [score for _, score in rollouts])
+    inner = RolloutGroup(Prompt(f"p{number}", [Message("user", "?")]), [Rollout(text) for text, _ in rollouts])
+    return ScoredGroup(inner, [score for _, score in rollouts])
 
 
 def score(value: float | None, steps: float) -> Score:
@@ -85,7 +85,7 @@ def test_a_failure_of_either_reward_is_counted_by_cause(place: Path, stored: str
             ["--reasoning-part is 'step'", '"steps"?', "Known parts: steps"],
         ),
         (("answers.jsonl",), ["no score is stored there", "--reward"]),
-        (("stored.jsonl", "--reasoning-check", "nothing.toml"), ["there is no recipe 'nothing.toml'"]),
+        (("stored.jsonl", "--reasoning-check", "nothing.toml"), ["there is no recipe or run 'nothing.toml'"]),
         (("missing.jsonl",), ["missing.jsonl"]),
         (("stored.jsonl", "--reward", "a.toml", "--reasoning-check", "b.toml"), ["[models.judge]", "rename"]),
     ],

@@ -1,4 +1,4 @@
-"""Small files of stored rollouts, and rewards that misbehave when they are told to."""
+"""Small files of stored rollouts, and rewards that misbehave on request."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Ill:
         raise RuntimeError("no key was given")
 
     async def score(self, group):
-        raise AssertionError("it was asked all the same")
+        raise AssertionError("it was called")
 '''
 
 

@@ -1,5 +1,6 @@
 """Which reward `RECIPE[:path]` means."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -65,42 +66,36 @@ def kind(chosen: Chosen) -> str:
     return chosen.name if rule is None else f"{chosen.name} {rule.name}"
 
 
-@pytest.mark.parametrize(
-    ("where", "found"),
-    [
-        ("two.toml:policy", "sum"),
-        ("two.toml:stages.0", "sum"),
-        ("two.toml:policy.reward.parts.same", "rule exact"),
-        ("two.toml:policy.validation.reward", "rule exact"),
-        ("two.toml:greedy", "rule arithmetic"),
-        ("one.toml", "rule arithmetic"),
-        ("same.toml", "rule arithmetic"),  # two stages, one reward
-        ("reward.toml", "sum"),
-        ("reward.toml:parts.same", "rule exact"),
-        ("a:b.toml", "rule arithmetic"),
-    ],
-)
-def test_a_reward_is_found(place: Path, where: str, found: str) -> None:
-    assert kind(find_reward(where).reward) == found
+FOUND = {
+    "two.toml:policy": "sum",
+    "two.toml:stages.0": "sum",
+    "two.toml:stages.0.reward.parts.same": "rule exact",
+    "two.toml:policy.reward.parts.same": "rule exact",
+    "two.toml:policy.validation.reward": "rule exact",
+    "two.toml:greedy": "rule arithmetic",
+    "one.toml": "rule arithmetic",
+    "same.toml": "rule arithmetic",  # two stages, one reward
+    "reward.toml": "sum",
+    "reward.toml:parts.same": "rule exact",
+    "a:b.toml": "rule arithmetic",
+}
+REFUSED = {
+    "two.toml": "two.toml has several rewards: name one, as in two.toml:policy. Known: greedy, policy, policy.",
+    "two.toml:polcy": "two.toml has no reward 'polcy'. Did you mean \"policy\"? Known: greedy, policy, ",
+    "two.toml:policy.reward.parts.sme": 'Did you mean "policy.reward.parts.same"?',
+    "two.toml:stages.7": "two.toml has no reward 'stages.7'.",
+    "none.toml": "none.toml has no reward: none of its stages scores anything",
+    "reward.toml:parts.sane": "reward.toml has no reward 'parts.sane'. Did you mean \"parts.same\"?",
+    "one.tolm": "there is no recipe or run 'one.tolm'. Did you mean \"one.toml\"?",
+    "one.toml:": "cannot read --reward",
+}
 
 
-@pytest.mark.parametrize(
-    ("where", "message"),
-    [
-        ("two.toml", "two.toml has several rewards: name one, as in two.toml:policy. Known: greedy, policy, policy."),
-        ("two.toml:polcy", 'two.toml has no reward \'polcy\'. Did you mean "policy"? Known: greedy, policy, '),
-        ("two.toml:policy.reward.parts.sme", 'Did you mean "policy.reward.parts.same"?'),
-        ("two.toml:stages.7", "two.toml has no reward 'stages.7'."),
-        ("none.toml", "none.toml has no reward: none of its stages scores anything"),
-        ("reward.toml:parts.sane", 'reward.toml has no reward \'parts.sane\'. Did you mean "parts.same"?'),
-        ("one.tolm", 'there is no recipe \'one.tolm\'. Did you mean "one.toml"?'),
-        ("one.toml:", "cannot read --reward"),
-    ],
-)  # fmt: skip
-def test_what_is_not_there_is_said_with_what_is(place: Path, where: str, message: str) -> None:
-    with pytest.raises(UserError) as caught:
-        find_reward(where)
-    assert message in str(caught.value)
+def test_a_reward_is_found_or_refused_with_what_there_is(place: Path) -> None:
+    assert {where: kind(find_reward(where).reward) for where in FOUND} == FOUND
+    for where, message in REFUSED.items():
+        with pytest.raises(UserError, match=re.escape(message)):
+            find_reward(where)
 
 
 def test_all_problems_of_a_reward_table_are_named(place: Path) -> None:
@@ -162,15 +157,16 @@ def run_folder(place: Path, *published: str) -> None:
         (place / "runs" / "one" / "models" / name).mkdir(parents=True)
 
 
-@pytest.mark.parametrize("where", ["runs/one", "runs/one/", "runs/one:judged", "runs/one:judged.reward"])
-def test_a_run_folder_gives_the_models_that_it_published(place: Path, where: str) -> None:
+def test_a_run_folder_gives_the_models_that_it_published(place: Path) -> None:
     run_folder(place, "judge", "far")
-    found = find_reward(where)
-    assert found.reward.name == "classifier"
-    begins = {n: (getattr(m.settings, "init", 0), getattr(m.settings, "copy_of", 0)) for n, m in found.models.items()}
     trained = ("runs/one/models/judge", None)
-    assert begins == {"base": ("tiny-llama", None), "judge": trained, "old": (None, "judge"), "far": (0, 0)}
-    assert list(found.warnings) == ["old"]  # of which state it was a copy nobody knows any more
+    expected = {"base": ("tiny-llama", None), "judge": trained, "old": (None, "judge"), "far": (0, 0)}
+    for where in ("runs/one", "runs/one/", "runs/one:judged.reward"):
+        found = find_reward(where)
+        assert found.reward.name == "classifier"
+        models = {n: m.settings for n, m in found.models.items()}
+        assert {n: (getattr(m, "init", 0), getattr(m, "copy_of", 0)) for n, m in models.items()} == expected
+        assert list(found.warnings) == ["old"]  # of which state it was a copy is unknown
 
 
 @pytest.mark.parametrize(("published", "remedy"), [((), "RUN:judged"), (("judge",), "runs/one:judged")])

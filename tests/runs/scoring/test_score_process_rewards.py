@@ -9,11 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rewardsmith import UserError
-from rewardsmith.engines.embedded.engine import EmbeddedEngine
 from rewardsmith.recipe import parse_recipe
 from rewardsmith.records import from_json
-from rewardsmith.runs.lookup import find_reward
 from rewardsmith.runs.start import start
 from rewardsmith.trainers.trainer import GroupRecord
 from rewardsmith.types import Score
@@ -133,10 +130,7 @@ def test_an_adapter_that_had_learned_when_the_stage_began_has_the_reference_of_t
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = train(tmp_path / "run", {"name": "again"}, lora=True)
-    assert (
-        "warning: stages.1: models.prm has been a process reward model before (the stage learn)"
-        in capsys.readouterr().err
-    )
+    assert "warning: stages.1: models.prm has been a process reward model before" in capsys.readouterr().err
     assert (folder / "references" / "again.process").is_dir()
     found = rescored(monkeypatch, folder, f"{folder}:again.reward.parts.process", stage="again")
     assert_same(found, parts(folder / "rollouts" / "again.jsonl"))
@@ -231,20 +225,6 @@ def test_a_trained_model_resumes_in_another_run_against_what_it_began_as(
     metrics = lines(folder / "metrics.jsonl")[-1]["metrics"]
     assert abs(metrics["reward/process"]) > 0.01  # it knows from the first step on
     assert "warning: stages" not in capsys.readouterr().err
-
-
-def test_an_adapter_is_read_next_to_its_model_so_that_it_can_be_switched_off(trained: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    folder.mkdir()
-    text = (trained / "recipe.toml").read_text().replace('copy_of = "policy"', 'init = "tiny-llama"\nlora.rank = 8')
-    (folder / "recipe.toml").write_text(text)
-    (folder / "models" / "prm" / "adapter").mkdir(parents=True)
-    found = find_reward(f"{folder}:{PART}")
-    assert found.reward.settings.reference == "adapter-off"  # type: ignore[attr-defined]
-    settings: Any = found.models["prm"].settings
-    assert settings.lora.init == str(folder / "models" / "prm" / "adapter")
-    with pytest.raises(UserError, match=r"models.prm.lora.init = .*no peft adapter can be read"):
-        EmbeddedEngine.open(settings, name="prm")
 
 
 # ---- compared with the run ---------------------------------------------------------------------------------------

@@ -98,13 +98,10 @@ BAD: list[tuple[list[Any], str]] = [
     ([{"group": {}, "scores": []}], "line 1: ScoredGroup.group has no field 'prompt'"),
     (['{"prompt": "p", "responses": ["\\ud800"]}'], "line 1: Rollout.text has a lone surrogate"),
     (['{"step": 1, "kind": "a", "scored": ' + "[" * 5000 + "]" * 5000 + "}"], "nested too deeply"),
-    (
-        [{"prompt": "x", "respones": ["y"]}],
-        'Did you mean "respones"',
-    ),
+    ([{"prompt": "x", "respones": ["y"]}], 'Did you mean "respones"'),
     ([{"prompt": "x", "responses": []}], "responses is an empty list"),
-    ([{"prompt": "x", "responses": ["a", None]}], "responses holds null"),
-    ([{"prompt": "x", "response": 3}], "response holds int"),
+    ([{"prompt": "x", "responses": ["a", None]}], "responses has null"),
+    ([{"prompt": "x", "response": 3}], "response has 3"),
     ([{"prompt": "x", "responses": ["a"]}, {"prompt": "y", "responses": "b"}], "a list in some rows and text in"),
     ([{"responses": ["a"]}], "there is no prompt"),
     ([{"id": "a", "prompt": "x", "response": "1"}, {"id": "a", "prompt": "y", "response": "1"}], "another prompt"),
@@ -151,6 +148,7 @@ ROW = {
     "reward_model": {"ground_truth": "2", "style": "rule"},
     "extra_info": {"split": "test", "index": 4},
 }
+COLUMNS = {"prompt_column": "question", "response_column": "outputs", "answer_column": "gold"}
 NESTED = {"extra_info": {"question": "1+1?", "outputs": ["2", "3"], "gold": "2", "index": 7}, "prompt": "not this"}
 
 
@@ -168,7 +166,7 @@ def test_a_table_with_lists_of_responses(tmp_path: Path, suffix: str) -> None:
     assert (first.prompt.id, first.prompt.source, first.prompt.answer) == ("sums-test-4", "sums", "2")
     assert first.prompt.info == {"reward_model": {"style": "rule"}, "extra_info": {"split": "test", "index": 4}}
     assert (texts(first), texts(second)) == (["2", "3"], [""])
-    columns = {"prompts": "extra_info.question", "responses": "extra_info.outputs", "answers": "extra_info.gold"}
+    columns = {name: f"extra_info.{at}" for name, at in COLUMNS.items()}
     (group,) = groups_of(table(tmp_path / f"nested{suffix}", [NESTED]), **columns)
     assert [message.content for message in group.prompt.messages] == ["1+1?"]
     assert (texts(group), group.prompt.answer) == (["2", "3"], "2")
@@ -195,13 +193,9 @@ def test_rows_with_one_response_each_are_grouped_by_id_and_else_by_prompt(tmp_pa
     assert [group.prompt.id for group in groups_of(tmp_path / "rows.jsonl", limit=2)] == ["a", "rows-2"]
 
 
-def test_a_column_that_is_not_there_is_named_with_its_option(tmp_path: Path) -> None:
-    file = write(tmp_path / "t.jsonl", [NESTED])
-    for columns, option, hint in (
-        ({"prompts": "extra_info.qestion"}, "--prompts NAME", 'Did you mean "extra_info.question"?'),
-        ({"responses": "extra_info.output"}, "--responses NAME", 'Did you mean "extra_info.outputs"?'),
-        ({"prompts": "extra_info.question", "answers": "extra_info.glod"}, "--answers NAME", "extra_info.gold"),
-    ):
-        message = refused(file, **{"responses": "extra_info.outputs"} | columns)
-        assert option in message
-        assert hint in message
+def test_a_column_that_is_not_there_is_named_with_its_setting(tmp_path: Path) -> None:
+    file = write(tmp_path / "t.jsonl", [{"question": "1+1?", "outputs": ["2"]}])
+    for column, hint in (("prompt_column", "question"), ("response_column", "outputs")):
+        message = refused(file, **COLUMNS | {column: f"{hint}s"})
+        assert column in message
+        assert f'Did you mean "{hint}"?' in message

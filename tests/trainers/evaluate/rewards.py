@@ -1,23 +1,28 @@
 """Rewards to be measured that read their verdict from the answer, and nouns to measure them with."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from typing import Any, TypeVar
 
 from rewardsmith.config import Chosen
+from rewardsmith.jobs import Result
 from rewardsmith.rewards import REWARD
-from rewardsmith.trainers.evaluate.eval_measures import RewardEvalSettings
+from rewardsmith.trainers.evaluate.evaluate_reward import EvaluateReward
 from rewardsmith.trainers.evaluate.scorer import Scorer
 from rewardsmith.types import Failure, Graded, Message, Preference, Prompt, Ranking, RolloutGroup, Score
 
-Result = TypeVar("Result")
+T = TypeVar("T")
 
 
 class Numbers:
-    """The number that an answer is; what is no number cannot be read."""
+    """The number that an answer is; what is no number cannot be parsed."""
+
+    def __init__(self, *, scale: float = 1.0) -> None:
+        self.scale = scale
 
     async def score(self, group: RolloutGroup) -> list[Score]:
-        return [_number(rollout.text) for rollout in group.rollouts]
+        found = [_number(rollout.text) for rollout in group.rollouts]
+        return [s if s.value is None else Score(self.scale * s.value) for s in found]
 
 
 class LikesFirst:
@@ -29,13 +34,13 @@ class LikesFirst:
 
 
 class Fickle:
-    """Says something else about the same answer each time it is asked."""
+    """Gives the same answer another score with each call."""
 
-    asked = 0
+    calls = 0
 
     async def score(self, group: RolloutGroup) -> list[Score]:
-        Fickle.asked += 1
-        return [Score(float(Fickle.asked)) for _ in group.rollouts]
+        Fickle.calls += 1
+        return [Score(float(Fickle.calls)) for _ in group.rollouts]
 
 
 class Steps:
@@ -45,21 +50,22 @@ class Steps:
         return [Score(float("?" not in rollout.text)) for rollout in group.rollouts]
 
 
-class Right:
-    """1 for an answer that begins with a plus, 0 for others; what is empty cannot be read."""
+class Endless:
+    """Groups without end."""
 
-    async def score(self, group: RolloutGroup) -> list[Score]:
-        return [
-            Score(float(r.text.startswith("+"))) if r.text else Score(failure=Failure("unparsable"))
-            for r in group.rollouts
-        ]
+    def prompts(self, seed: int) -> Iterator[Prompt]:
+        return (one.prompt for one in self.rankings(seed))
+
+    def rankings(self, seed: int) -> Iterator[Ranking]:
+        while True:
+            yield ranking([1.0, 2.0], ["1", "2"])
 
 
 def _number(text: str) -> Score:
     try:
         return Score(float(text))
     except ValueError:
-        return Score(failure=Failure("unparsable", f"{text!r} is no number"))
+        return Score(failure=Failure("unparsable", f"{text} is no number"))
 
 
 def chosen(name: str) -> Chosen:
@@ -71,8 +77,10 @@ def scorer(name: str = "Numbers", **options: Any) -> Scorer:
     return Scorer(chosen(name), **options)
 
 
-def settings(**changes: Any) -> RewardEvalSettings:
-    return RewardEvalSettings(**changes)
+def evaluate(kind: str, items: list[Any], reward: str = "Numbers", **settings: Any) -> Result:
+    """Measure a reward of this file."""
+    job = EvaluateReward(kind=kind, data="data", reward=chosen(reward), **settings)  # type: ignore[arg-type]
+    return asyncio.run(job.evaluate(items, scorer(reward)))
 
 
 def prompt(number: int = 0, **info: Any) -> Prompt:
@@ -91,5 +99,5 @@ def pair(good: str, bad: str, subset: str = "", *, tied: bool = False) -> Prefer
     return Preference(prompt(**({"subset": subset} if subset else {})), good, bad, tied=tied)
 
 
-def wait(result: Coroutine[Any, Any, Result]) -> Result:
+def wait(result: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(result)

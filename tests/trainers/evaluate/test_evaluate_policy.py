@@ -77,7 +77,7 @@ def test_a_second_reward_that_always_fails_verifies_nothing_and_refutes_nothing(
     assert [row[3] for row in tables[1].rows] == [None, 0.0]  # where no answer is right, none is verified
 
 
-# ---- asking the second reward --------------------------------------------------------------------------------------
+# ---- a second reward -----------------------------------------------------------------------------------------------
 
 
 def scored(*pairs: tuple[str, Score]) -> ScoredGroup:
@@ -85,7 +85,7 @@ def scored(*pairs: tuple[str, Score]) -> ScoredGroup:
     return ScoredGroup(group, [score for _, score in pairs])
 
 
-def test_only_right_answers_are_asked_about_and_the_verdict_is_kept_as_a_part() -> None:
+def test_only_right_answers_are_checked_and_the_verdict_is_stored_as_a_part() -> None:
     failed = Score(failure=Failure("timeout"))
     group = scored(("fine", Score(1.0)), ("how?", Score(1.0)), ("wrong", Score(0.4)), ("lost", failed))
     steps = make_reward("tests.trainers.evaluate.rewards:Steps")

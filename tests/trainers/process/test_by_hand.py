@@ -1,4 +1,4 @@
-"""A process reward model's step against one written by hand: a plain model in float64, one rollout at a time, AdamW."""
+"""A process reward model's step against one written by hand in float64: one rollout at a time, AdamW."""
 
 import math
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from rewardsmith.trainers.process.process_model import OutcomeBatch
-from tests.trainers.process.made import ByHand, Model, batch_of, group, padded, relative
+from tests.trainers.process.process_cases import ByHand, Model, batch_of, group, padded, relative, update_sizes
 from tests.trainers.world import distance, weights
 
 # One group with fractions, one that failed in part, one that is all right, one that is all wrong.
@@ -82,12 +82,12 @@ class Learned:
         self.hand = ByHand(**optimizer)
         self.before = self.hand.all_rewards(BATCH)
         sums = [float(row.sum()) for row in self.before]
-        self.seen: list[Tensor] = []
+        self.first: list[Tensor] = []
         self.losses: list[float] = []
         for epoch in range(epochs):
             for rows in [ROWS] if size == len(ROWS) else [ROWS[:7], ROWS[7:]]:  # whole groups, at least `size` rows
                 if not epoch:
-                    self.seen += self.hand.all_rewards(BATCH, rows)
+                    self.first += self.hand.all_rewards(BATCH, rows)
                 each = [loss(self.hand.rewards(BATCH, i).sum(), i, sums) for i in rows if i in LABELLED]
                 self.losses += [float(one.detach()) for one in each]
                 self.hand.step(torch.stack(each).mean())
@@ -96,7 +96,7 @@ class Learned:
 
 @cache
 def learned(loss: Any, size: int, *, epochs: int = 1, **optimizer: float) -> Learned:
-    """Return the same for all who ask: it takes a second."""
+    """Return it from the cache: it takes a second."""
     return Learned(loss, size, epochs, optimizer)
 
 
@@ -145,20 +145,20 @@ def test_which_model_scores_a_mini_batch(update: str, epochs: int, tmp_path: Pat
     found = model.score_and_learn(BATCH)
     expected = learned(cross_entropy, 5, epochs=epochs)
     assert len(found.grad_norms) == 2 * epochs
-    rewards = expected.after if update == "before" else expected.seen
+    rewards = expected.after if update == "before" else expected.first
     assert same(found.rewards_BT, rewards)
-    assert not same(padded(expected.after, BATCH.mask_BT.shape[1]), expected.seen)
-    assert not same(padded(expected.before, BATCH.mask_BT.shape[1]), expected.seen)
+    assert not same(padded(expected.after, BATCH.mask_BT.shape[1]), expected.first)
+    assert not same(padded(expected.before, BATCH.mask_BT.shape[1]), expected.first)
     assert same(found.rewards_BT[:7], (rewards if update == "before" else expected.before)[:7], BATCH)
     assert found.loss == pytest.approx(mean(expected.losses), rel=1e-4)
-    fresh = expected.before if update == "reverse" else expected.seen
+    fresh = expected.before if update == "reverse" else expected.first
     assert found.fresh_B.tolist() == pytest.approx([float(row.sum()) for row in fresh], abs=1e-4)
     assert relative(weights(model.engine), expected.hand.weights()) < 0.02 * relative(expected.hand.weights(), start())
 
 
 @pytest.mark.parametrize("update", ["after", "before", "reverse"])
 def test_the_accuracy_on_fresh_rollouts_is_from_before_they_are_learned_from(update: str, tmp_path: Path) -> None:
-    """With one mini-batch nothing is learned before all are scored; a large rate makes the difference plain."""
+    """With one mini-batch nothing is learned before all are scored; a large rate makes the difference clear."""
     learn, optimizer = {"epochs": 8}, {"lr": 3e-3}
     found = Model(tmp_path, update=update, learn=learn, optimizer=optimizer).score_and_learn(BATCH, measure=True)
     untouched = Model(tmp_path, update="none").score_and_learn(BATCH)
@@ -182,13 +182,6 @@ def test_replayed_rollouts_are_learned_from_and_never_scored(tmp_path: Path) -> 
 def test_replayed_rollouts_are_shared_out_among_the_mini_batches(tmp_path: Path) -> None:
     """Two or three old ones to each optimizer step: it must not learn from old ones alone."""
     model = Model(tmp_path, learn={"mini_batch": 3})
-    rows: list[int] = []
-    update = model.engine.update
-
-    def looked_at(given: Any, *arguments: Any, **more: Any) -> Any:
-        rows.append(len(given))
-        return update(given, *arguments, **more)
-
-    model.engine.update = looked_at  # type: ignore[method-assign]
+    rows = update_sizes(model.engine)
     model.score_and_learn(batch_of(GROUPS[:2], GROUPS[2:]))
     assert rows == [3 + 3, 4 + 2]

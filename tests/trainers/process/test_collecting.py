@@ -11,7 +11,7 @@ from rewardsmith.engines.protocol import Row
 from rewardsmith.errors import UserError
 from rewardsmith.trainers.trainer import GroupRecord, derive
 from rewardsmith.types import Message, Prompt, RolloutGroup, Score
-from tests.trainers.process.made import ProcessWorld, alone, implicit, policy
+from tests.trainers.process.process_cases import ProcessWorld, alone, implicit, policy
 from tests.trainers.world import new_engine, steps, wait
 
 

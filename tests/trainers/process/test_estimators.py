@@ -13,7 +13,7 @@ import torch
 from rewardsmith.algorithms.advantages import ADVANTAGES, compares, values_from
 from rewardsmith.engines.protocol import Row
 from rewardsmith.types import ScoredGroup
-from tests.trainers.process.made import ProcessWorld, alone, implicit, policy
+from tests.trainers.process.process_cases import ProcessWorld, implicit, policy
 from tests.trainers.world import distance, new_engine, steps, weights
 
 UPDATES = ("none", "before", "after", "reverse")
@@ -119,7 +119,7 @@ def test_the_advantages_are_what_the_equations_say(
     scale = "none" if by_hand is process_value else "batch"
     process = implicit(reference_model="other", weight=3.0, granularity=granularity, normalise=scale)
     process |= {"discount": 0.9} if combine == "after" else {}
-    answer = {"type": "tests.trainers.process.made:Share", "weight": 2.0}
+    answer = {"type": "tests.trainers.process.process_cases:Share", "weight": 2.0}
     advantage = {"type": by_hand.__name__, "combine": combine}
     steps(policy(world, process, answer=answer, advantage=advantage), 2)
     found = [a for record in world.records for a in record.advantages]
@@ -143,28 +143,11 @@ def test_adapters_of_policy_and_process_model(update: str, tmp_path: Path) -> No
         assert torch.allclose(world.engine(name).reference_logprobs(row), new_engine().logprobs(row), atol=1e-5)
 
 
-def test_bfloat16_has_masters_in_float32_which_keep_what_bfloat16_would_lose(tmp_path: Path) -> None:
-    world = ProcessWorld(tmp_path, {"prm": {"copy_of": "policy", "dtype": "bfloat16"}})
-    trainer = alone(world, implicit(reference_model="other", optimizer={"lr": 2e-7}))
-    engine: Any = world.engine("prm")
-    before = {name: p.clone() for name, p in engine._learner._masters.items()}
-    rounded = weights(engine)
-    steps(trainer, 2)
-    assert {p.dtype for p in engine.model.parameters()} == {torch.bfloat16}
-    masters = engine._learner._masters
-    assert {p.dtype for p in masters.values()} == {torch.float32}
-    moved = mean(float((masters[name] != before[name]).float().mean()) for name in masters)
-    shown = mean(float((p != rounded[name]).float().mean()) for name, p in engine.model.named_parameters())
-    assert moved > 0.5
-    assert shown < 0.1
-    assert all(torch.equal(p, masters[name].bfloat16()) for name, p in engine.model.named_parameters())
-
-
 def test_two_process_rewards_learn_side_by_side(tmp_path: Path) -> None:
     world = ProcessWorld(tmp_path, {"second": {"copy_of": "policy"}})
     parts = {
-        "answer": "tests.trainers.process.made:AnyDigit",
-        "share": {"type": "tests.trainers.process.made:Share", "weight": 0.0, "watch": True},
+        "answer": "tests.trainers.process.process_cases:AnyDigit",
+        "share": {"type": "tests.trainers.process.process_cases:Share", "weight": 0.0, "watch": True},
         "process": implicit(outcome="answer"),
         "finer": implicit(outcome="share", model="second", update="before", granularity="whole", weight=0.5),
     }

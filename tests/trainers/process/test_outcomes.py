@@ -9,7 +9,7 @@ import torch
 
 from rewardsmith.errors import UserError
 from rewardsmith.types import RolloutGroup, Score, ScoredGroup
-from tests.trainers.process.made import Model, ProcessWorld, alone, batch_of, group, implicit, policy
+from tests.trainers.process.process_cases import Model, ProcessWorld, alone, batch_of, group, implicit, policy
 from tests.trainers.world import distance, steps, weights
 
 LOSSES: list[dict[str, Any]] = [{}, {"offset": "group-mean"}, {"loss": "pairwise"}, {"loss": "best-of-n-reward"}]
@@ -21,7 +21,7 @@ def without_failed(scored: ScoredGroup) -> ScoredGroup:
     return ScoredGroup(replace(scored.group, rollouts=rollouts), [scored.scores[i] for i in kept])
 
 
-@pytest.mark.parametrize("learn", LOSSES, ids=lambda learn: str(learn.get("loss", learn.get("offset", "plain"))))
+@pytest.mark.parametrize("learn", LOSSES, ids=str)
 def test_a_failed_outcome_teaches_nothing_and_its_rollout_is_rewarded_all_the_same(
     learn: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -74,7 +74,7 @@ def test_an_outcome_beyond_one_is_refused_with_the_name_of_its_part(make: Any, t
 def test_rollouts_whose_outcome_failed_have_rewards_and_are_counted(tmp_path: Path) -> None:
     """In a stage: the part is there for every rollout, and the policy learns from it where the sum failed."""
     world = ProcessWorld(tmp_path)
-    answer = {"type": "tests.trainers.process.made:Torn", "failure": {"share": 1.0}}
+    answer = {"type": "tests.trainers.process.process_cases:Torn", "failure": {"share": 1.0}}
     metrics = steps(policy(world, implicit(reference_model="other"), answer=answer), 2)
     scores = [score for record in world.records for score in record.scored.scores]
     lost = [score for score in scores if not score.parts["answer"].ok]
@@ -86,7 +86,7 @@ def test_rollouts_whose_outcome_failed_have_rewards_and_are_counted(tmp_path: Pa
 
 
 class Fails:
-    """Cannot say."""
+    """Always fails."""
 
     async def score(self, group: RolloutGroup) -> list[Score]:
         raise RuntimeError("down")

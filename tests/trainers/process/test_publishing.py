@@ -1,43 +1,10 @@
-"""What a run leaves behind: the process reward model as an ordinary Hugging Face folder, and as the start of others."""
+"""Whole runs with process reward models: offloaded models give the same results, which are Hugging Face folders."""
 
 from pathlib import Path
-from typing import Any
 
-import pytest
-import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM
 
-from rewardsmith.engines.protocol import Row
 from tests.runs.processes import metrics, outcome, prepared, run
-from tests.trainers.process.made import ProcessWorld, alone
-from tests.trainers.world import new_engine, steps
-
-LORA = {"init": "tiny-llama", "lora": {"rank": 4}}
-
-
-@pytest.mark.parametrize("table", [{"copy_of": "policy"}, LORA], ids=["full", "adapter"])
-def test_a_published_model_is_an_ordinary_folder(table: dict[str, Any], tmp_path: Path) -> None:
-    world = ProcessWorld(tmp_path, {"prm": table})
-    steps(alone(world), 2)
-    engine = world.engine("prm")
-    engine.publish(tmp_path / "prm")
-    plain = AutoModelForCausalLM.from_pretrained(tmp_path / "prm", dtype=torch.float32)
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "prm")
-    assert tokenizer.get_vocab() == engine.tokenizer.get_vocab()
-    gaps = []
-    for record in world.records[:2]:
-        for rollout in record.scored.group.rollouts:
-            prompt, tokens = engine.encode(record.scored.group.prompt), rollout.tokens
-            with torch.no_grad():
-                logits = plain(torch.tensor([[*prompt.tolist(), *tokens.tolist()]])).logits[0, len(prompt) - 1 : -1]
-            expected = logits.log_softmax(-1)[range(len(tokens)), tokens.tolist()]
-            row = [Row(prompt, tokens)]
-            assert torch.allclose(engine.logprobs(row)[0], expected, atol=1e-5)
-            gaps.append(float((engine.logprobs(row) - new_engine().logprobs(row)).abs().max()))
-    assert max(gaps) > 0.01  # it has learned
-
-
-# ---- whole runs ------------------------------------------------------------------------------------------------------
 
 RECIPE = """
 [models.policy]
@@ -93,23 +60,21 @@ update = "before"
 trust.by = "nothing"
 learn.optimizer = { lr = 1e-3 }
 """
-ASLEEP = [f"models.{name}.offload=true" for name in ("policy", "prm", "frozen")]
+OFFLOADED = [f"models.{name}.offload=true" for name in ("policy", "prm", "frozen")]
 
 
-def test_models_that_sleep_in_turns_do_the_same(tmp_path: Path) -> None:
-    """Whoever is asked while asleep says so: each is awake when it writes, scores, is measured and learns."""
-    folders = [prepared(tmp_path / name, RECIPE) for name in ("awake", "asleep")]
-    for folder, changes in zip(folders, ([], ASLEEP), strict=True):
-        status, said = run(folder, *changes)
-        assert status == 0, said
-    awake, asleep = (outcome(folder / "runs/small") for folder in folders)
-    assert asleep["models"] == awake["models"]
-    assert asleep["rollouts"] == awake["rollouts"]
-    assert asleep["metrics"] == awake["metrics"]
+def test_offloaded_models_give_the_same(tmp_path: Path) -> None:
+    folders = [prepared(tmp_path / name, RECIPE) for name in ("loaded", "offloaded")]
+    for folder, changes in zip(folders, ([], OFFLOADED), strict=True):
+        status, output = run(folder, *changes)
+        assert status == 0, output
+    loaded, offloaded = (outcome(folder / "runs/small") for folder in folders)
+    for what in ("models", "rollouts", "metrics"):
+        assert offloaded[what] == loaded[what]
     lines = metrics(folders[0] / "runs/small")
-    assert {"models/prm/model.safetensors", "models/policy/model.safetensors"} <= set(awake["models"])
+    assert {"models/prm/model.safetensors", "models/policy/model.safetensors"} <= set(loaded["models"])
     # What the model is measured against is a copy: without it, what was learned could not be read any more.
-    assert "models/frozen/model.safetensors" in awake["models"]
+    assert "models/frozen/model.safetensors" in loaded["models"]
     assert any("validation/process/outcome" in line["metrics"] for line in lines)
     folder = folders[0] / "runs/small/models/prm"
     assert AutoModelForCausalLM.from_pretrained(folder).num_parameters() > 0

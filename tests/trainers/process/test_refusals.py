@@ -1,4 +1,4 @@
-"""What cannot work is refused before anything is learned, in words that say what to do."""
+"""What cannot work is refused before anything is learned, with the remedy."""
 
 from pathlib import Path
 from typing import Any
@@ -7,15 +7,15 @@ import pytest
 
 from rewardsmith.cli import main
 from rewardsmith.errors import UserError
-from tests.trainers.process.made import ProcessWorld, alone, implicit, policy
+from tests.trainers.process.process_cases import ProcessWorld, alone, implicit, policy
 from tests.trainers.world import steps
 
-DIGIT = "tests.trainers.process.made:AnyDigit"
+DIGIT = "tests.trainers.process.process_cases:AnyDigit"
 BEFORE = {"type": "rloo", "combine": "before"}
 REINFORCE = {"type": "reinforce", "combine": "before"}
 VALUES = {"advantage": {"type": "process_value"}}
 ONE = {"advantage": REINFORCE, "rollouts_per_prompt": 1}
-SHARE = "tests.trainers.process.made:Share"
+SHARE = "tests.trainers.process.process_cases:Share"
 
 
 def parts(process: dict[str, Any] | None = None, **others: Any) -> dict[str, Any]:
@@ -33,19 +33,12 @@ PROBLEMS: dict[str, tuple[dict[str, Any], str]] = {
     "itself as its reference": (parts(implicit(reference_model="prm")), 'reference_model is "prm" itself'),
     "two references": (parts(implicit(reference="policy", reference_model="other")), "leave one out"),
     "no adapter": (parts(implicit(reference="adapter-off")), "models.prm has no adapter: set its lora, or reference ="),
-    "no outcome": (
-        {"reward": {"type": "sum", "parts": {"process": implicit()}}},
-        "reward.parts.process.outcome is not set.*there is none: add one",
-    ),
+    "no outcome": ({"reward": {"type": "sum", "parts": {"process": implicit()}}}, "process.outcome is not set"),
     "two outcomes": (parts(share=SHARE), "process.outcome is not set.*Known: answer, share"),
     "unknown outcome": (parts(implicit(outcome="anser")), 'process.outcome = "anser".*Did you mean "answer"?'),
     "itself as outcome": (parts(implicit(outcome="process")), 'process.outcome = "process" is no part of the reward'),
     "a condition": (parts(implicit() | {"when": "answer"}), 'parts.process.when = "answer".*Remove it'),
     "a condition that comes too late": (
-        parts(share={"type": SHARE, "when": "process"}, process=implicit(outcome="answer")),
-        'parts.share.when = "process".*Name another part',
-    ),
-    "a condition of weight 0 that comes too late": (
         parts(share={"type": SHARE, "when": "process"}, process=implicit(outcome="answer", weight=0.0)),
         'parts.share.when = "process".*Name another part',
     ),
@@ -67,24 +60,19 @@ PROBLEMS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "one model for two": (
         parts(implicit(outcome="answer"), again=implicit(outcome="answer")),
-        "parts.again: models.prm learns for another part already: give it its own model",
+        "models.prm learns for another part: use one of its own",
     ),
     "a reference that learns": (
         parts(implicit(outcome="answer"), again=implicit(outcome="answer", model="other", reference_model="prm")),
-        "again.reference_model is models.prm, which learns in this stage.*copy_of",
-    ),
-    "a replay buffer of nothing": (
-        parts(implicit(learn={"replay": {"per_step": 2}})),
-        "groups and per_step go together",
+        "parts.again: models.prm learns for another part.*copy_of",
     ),
     "more than the replay buffer": (
         parts(implicit(learn={"replay": {"groups": 1, "per_step": 2}})),
-        "more than groups",
+        "a step draws at most all groups",
     ),
     "another tokenizer": (parts(implicit(model="bytes")), "'process' reads tokens.*models.bytes has another tokenizer"),
     "another tokenizer of the reference": (parts(implicit(reference_model="bytes")), "models.bytes has another token"),
     "a model that gives numbers": (parts(implicit(model="critic")), "critic"),
-    "no such model": (parts(implicit(model="pmr")), 'Did you mean "prm"?'),
     "no such truth": (parts(implicit(truth="arithmetik")), 'Did you mean "arithmetic"?'),
     "a product": (
         {"reward": {"type": "product", "parts": {"answer": DIGIT, "process": implicit()}}},
@@ -94,48 +82,23 @@ PROBLEMS: dict[str, tuple[dict[str, Any], str]] = {
     "alone": ({"reward": implicit()}, "must be a part of a sum that is the whole reward"),
     "a selection by what is not known yet": (
         {"select": {"part": "process", "lowest": 0.2}},
-        'select.part = "process".*Select by another part. Known: answer',
-    ),
-    "instead of a failed one": (
-        parts(implicit() | {"failure": {"do": "use", "instead": DIGIT}}),
-        "parts.process.failure.instead has no effect.*Remove it",
+        'select.part = "process".*Name another part. Known: answer',
     ),
     "a comparison of the sum": ({"advantage": BEFORE}, '"rloo" compares answers: set advantage.combine = "after"'),
     "two discounts of one sum": (
         parts(implicit() | {"discount": 0.9}) | {"advantage": REINFORCE},
         'different discounts: set advantage.combine = "after"',
     ),
-    "values from nowhere": (
-        {"advantage": {"type": "process_value"}, "reward": DIGIT},
-        'type = "implicit" and a weight',
-    ),
-    "values of no weight": (
-        parts(implicit() | {"weight": 0.0, "watch": True}) | {"advantage": {"type": "process_value"}},
-        'type = "implicit" and a weight',
-    ),
+    "values of no weight": (parts(implicit() | {"weight": 0.0, "watch": True}) | VALUES, 'type = "implicit" and a wei'),
     "values of nothing": (
-        parts(implicit(), answer={"type": DIGIT, "weight": 0.0, "watch": True}) | {"advantage": "process_value"},
-        "needs a second part of the reward, with a weight",
+        parts(implicit(), answer={"type": DIGIT, "weight": 0.0, "watch": True}) | VALUES,
+        "and a second one with a weight that is not implicit",
     ),
-    "values on the scale of the batch": (
-        parts(implicit()) | VALUES,
-        'process.normalise = "batch" changes the rewards.*set it to "none"',
-    ),
-    "values that are smoothed": (
-        parts(implicit(normalise="none", smooth=0.5)) | VALUES,
-        "process.smooth = 0.5 changes the rewards.*set it to 0.0",
-    ),
-    "values of steps": (
-        parts(implicit(normalise="none", granularity="step")) | VALUES,
-        'process.granularity = "step" changes the rewards.*set it to "token"',
-    ),
+    "values on the scale of the batch": (parts(implicit()) | VALUES, 'set reward.parts.process.normalise = "none"'),
+    "values of steps": (parts(implicit(normalise="none", granularity="step")) | VALUES, 'granularity = "token"'),
     "trust in what is never measured": (
         parts(implicit(trust={"by": "gate"})) | ONE,
         'process.trust.by = "gate".*set rollouts_per_prompt to at least 2, or',
-    ),
-    "a policy that never learns": (
-        parts(implicit(learn={"warmup": 4})),
-        'process.learn.warmup = 4 is not less than steps = 4.*"process_model"',
     ),
     "a reference of the policy that learns": (
         {"kl": {"coefficient": 0.1, "reference": "prm"}},
@@ -165,9 +128,8 @@ def test_it_is_refused(make: Any, changes: dict[str, Any], message: str, tmp_pat
         make(world, **changes)
 
 
-@pytest.mark.parametrize("update", ["before", "after", "reverse"])
-@pytest.mark.parametrize("make", [policy, alone], ids=["policy", "alone"])
-def test_a_model_that_has_lost_its_way_is_reported_with_the_remedy(make: Any, update: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("make", "update"), [(policy, "before"), (policy, "after"), (alone, "reverse")])
+def test_a_model_that_diverged_is_reported_with_the_remedy(make: Any, update: str, tmp_path: Path) -> None:
     process = implicit(update=update, optimizer={"lr": 1e30, "clip_norm": 1e30})
     with pytest.raises(UserError, match=r"'process' gives numbers that are not usable.*lower parts.process.learn.opti"):
         steps(make(ProcessWorld(tmp_path), process), 3)
@@ -197,21 +159,17 @@ parts.process = {{ type = "implicit", model = "prm", outcome = "{outcome}" }}
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({}, "the implicit reward 'process' reads tokens as policy writes them, but models.prm has another tokenizer"),
         ({"outcome": "answr"}, 'process.outcome = "answr" is no part of the reward to learn from. Did you mean "answe'),
         ({"advantage": "gae"}, 'the advantage "gae" needs a critic'),
-        (
-            {"outcome": 'answer", reference_model = "policy'},
-            'reference_model = "policy" is the policy: set reference = "policy" instead',
-        ),
     ],
-    ids=["tokenizer", "outcome", "advantage", "reference"],
+    ids=["tokenizer", "outcome", "advantage"],
 )
 def test_a_mistake_never_ends_in_a_traceback(
     settings: dict[str, str],
-    said: str,
+    message: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -222,6 +180,6 @@ def test_a_mistake_never_ends_in_a_traceback(
     with pytest.raises(SystemExit) as end:
         main()
     assert end.value.code == 2
-    told = " ".join(capsys.readouterr().err.split())
-    assert said in told
-    assert "Traceback" not in told
+    errors = " ".join(capsys.readouterr().err.split())
+    assert message in errors
+    assert "Traceback" not in errors

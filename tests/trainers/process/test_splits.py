@@ -1,5 +1,6 @@
 """However the rollouts of a step are split into passes, the rewards, the loss and the weights are the same."""
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ import pytest
 import torch
 
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
-from tests.trainers.process.made import Model, batch_of, group, relative
+from tests.trainers.process.process_cases import Model, batch_of, group, relative, update_sizes
 from tests.trainers.world import new_engine, weights
 
 GROUPS = [group(0, [1.0, 0.25, 0.0, None]), group(1, [0.0, 1.0, 0.5]), group(2, [1.0, 0.0]), group(4, [0.5])]
@@ -34,7 +35,7 @@ class Passes:
         engine.micro_batches = counted  # type: ignore[method-assign]
 
 
-def appraised(folder: Path, learn: dict[str, Any], **engine: Any) -> tuple[Any, Model, list[int]]:
+def learned(folder: Path, learn: dict[str, Any], **engine: Any) -> tuple[Any, Model, list[int]]:
     model = Model(folder, new_engine(**engine), update="reverse", learn=learn)
     passes = Passes(model.engine)
     found = model.score_and_learn(batch_of(GROUPS, OLD), measure=True)
@@ -43,7 +44,7 @@ def appraised(folder: Path, learn: dict[str, Any], **engine: Any) -> tuple[Any, 
 
 @cache
 def together(folder: Path, loss: str) -> tuple[Any, Model, list[int]]:
-    return appraised(folder, LEARN[loss])
+    return learned(folder, LEARN[loss])
 
 
 @pytest.mark.parametrize("loss", LEARN)
@@ -57,7 +58,7 @@ def test_the_split_into_passes_changes_nothing(
 ) -> None:
     whole, model, passes = together(tmp_path.parent, loss)
     assert set(passes) == {13}
-    found, split, parts = appraised(tmp_path, LEARN[loss] | learn, **engine)
+    found, split, parts = learned(tmp_path, LEARN[loss] | learn, **engine)
     assert 1 <= max(parts) <= largest
     for name in ("rewards_BT", "fresh_B", "after_B"):
         assert torch.allclose(getattr(found, name), getattr(whole, name), atol=2e-5), name
@@ -83,14 +84,17 @@ def test_a_mini_batch_is_counted_in_rollouts_and_groups_stay_whole(
     size: int | None, expected: list[int], tmp_path: Path
 ) -> None:
     model = Model(tmp_path, learn={"mini_batch": size})
-    seen: list[int] = []
-    update = model.engine.update
-
-    def looked_at(rows: Any, *arguments: Any, **more: Any) -> Any:
-        seen.append(len(rows))
-        return update(rows, *arguments, **more)
-
-    model.engine.update = looked_at  # type: ignore[method-assign]
+    sizes = update_sizes(model.engine)
     found = model.score_and_learn(batch_of([group(0, [1.0, 0.0, 0.5, 0.25]), group(1, [1.0, 0.0, 1.0])]))
-    assert seen == expected
+    assert sizes == expected
     assert len(found.grad_norms) == len(expected)
+
+
+def test_siblings_are_scored_by_one_model(tmp_path: Path) -> None:
+    """Rollouts of a group that are the same get the same reward, however small the mini-batches are."""
+    scored = group(0, [1.0, 0.0, 1.0, 0.0])
+    twins = [replace(scored.group.rollouts[0]) for _ in range(4)]
+    batch = batch_of([replace(scored, group=replace(scored.group, rollouts=twins)), group(1, [1.0, 0.0])])
+    found = Model(tmp_path, learn={"mini_batch": 1}, optimizer={"lr": 1e-2}).score_and_learn(batch)
+    sums = found.rewards_BT[:4].sum(-1)
+    assert torch.allclose(sums, sums[:1].expand(4), atol=1e-6)

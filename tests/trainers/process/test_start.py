@@ -1,5 +1,6 @@
 """A process reward model that is its reference gives no reward at all, to the last bit; and what its reference is."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,11 @@ import torch
 
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
 from rewardsmith.engines.protocol import Row
+from rewardsmith.rewards.implicit import Implicit
 from rewardsmith.text.steps import split_steps, steps_of_tokens
+from rewardsmith.trainers.process.process_rewards import ProcessPart
 from rewardsmith.types import Score
-from tests.trainers.process.made import ProcessWorld, alone, implicit, policy
+from tests.trainers.process.process_cases import ProcessWorld, alone, batch_of, group, implicit, policy
 from tests.trainers.world import new_engine, steps
 
 LORA = {"init": "tiny-llama", "lora": {"rank": 4}}
@@ -40,8 +43,7 @@ def stirred(engine: EmbeddedEngine) -> EmbeddedEngine:
     return engine
 
 
-@pytest.mark.parametrize("normalise", ["none", "batch"])
-@pytest.mark.parametrize("update", ["after", "reverse"])
+@pytest.mark.parametrize(("update", "normalise"), [("after", "none"), ("reverse", "batch")])
 def test_every_reward_of_the_first_step_is_exactly_zero(update: str, normalise: str, tmp_path: Path) -> None:
     world = ProcessWorld(tmp_path)
     metrics = steps(policy(world, implicit(update=update, normalise=normalise)), 2)
@@ -127,12 +129,12 @@ def test_a_named_reference(tmp_path: Path) -> None:
 
 
 def test_the_rewards_are_those_of_the_whole_batch_normalised(tmp_path: Path) -> None:
-    """All returns lie within -1 and 1, and one of them reaches an end; the value is the plain sum."""
-    world, plain = ProcessWorld(tmp_path), ProcessWorld(tmp_path)
-    for each, normalise in ((world, "batch"), (plain, "none")):
+    """All returns lie within -1 and 1, and one of them reaches an end; the value is the sum."""
+    world, baseline = ProcessWorld(tmp_path), ProcessWorld(tmp_path)
+    for each, normalise in ((world, "batch"), (baseline, "none")):
         steps(policy(each, implicit(reference_model="other", update="none", normalise=normalise)), 1)
     returns, scale = [], []
-    for a, b in zip(process_scores(world), process_scores(plain), strict=True):
+    for a, b in zip(process_scores(world), process_scores(baseline), strict=True):
         assert a.token_values is not None
         assert b.token_values is not None
         assert a.value == pytest.approx(b.value)
@@ -177,3 +179,14 @@ def test_rounding_is_not_blown_up_to_a_reward(beta: float, tmp_path: Path) -> No
     for score in process_scores(world):
         assert score.token_values is not None
         assert np.abs(np.cumsum(score.token_values[::-1])).max() < 0.02
+
+
+def test_an_answer_may_have_more_steps_than_tokens() -> None:
+    """Its text is hostile: one token may hold several separators."""
+    scored = group(0, [1.0, 0.0])
+    odd = replace(scored.group.rollouts[0], text="a;b;c;d;e", tokens=[20, 21], logprobs=[-1.0, -1.0], ends=[4, 9])
+    scored = replace(scored, group=replace(scored.group, rollouts=[odd, scored.group.rollouts[1]]))
+    part = ProcessPart(Implicit(model="prm", granularity="step", separator=";"), new_engine(), None, steps=1)
+    mask_BT = batch_of([scored]).mask_BT.numpy()
+    values_BT, support_BT = part.settings.place(mask_BT * 1.0, mask_BT, part._steps_of([scored], mask_BT))
+    assert (values_BT[0, :2].tolist(), support_BT[0, :2].tolist()) == ([1.0, 1.0], [True, True])

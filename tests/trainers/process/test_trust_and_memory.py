@@ -7,12 +7,25 @@ from typing import Any
 
 import pytest
 
+from rewardsmith.engines.embedded.engine import EmbeddedEngine
+from rewardsmith.rewards.component import Component
 from rewardsmith.trainers.policy import PolicyTrainer
-from rewardsmith.trainers.process.process_rewards import Replay
-from rewardsmith.types import ScoredGroup
-from tests.trainers.process.made import ProcessWorld, alone, group, implicit, policy, table
+from rewardsmith.trainers.process.implicit_parts import claim_implicit_parts
+from rewardsmith.trainers.process.process_rewards import ProcessPart
+from rewardsmith.types import Score, ScoredGroup
+from tests.trainers.process.process_cases import (
+    ProcessWorld,
+    alone,
+    group,
+    implicit,
+    policy,
+    settings,
+    table,
+    update_sizes,
+)
 from tests.trainers.world import distance, new_engine, steps, wait, weights
 
+DIGIT = "tests.trainers.process.process_cases:AnyDigit"
 STRANGE = {"reference_model": "other"}  # rewards from the first step on
 
 
@@ -46,10 +59,10 @@ def test_without_trust_the_advantages_are_those_of_the_outcome_alone(
     """To the last bit, in every step, and so is the policy; the model learns nevertheless."""
     never = {"by": by, "floor": 0.999}
     world, _, metrics = trained(tmp_path, never, 2, advantage=advantage)
-    plain = outcome_only(tmp_path, 2, advantage=advantage)
+    baseline = outcome_only(tmp_path, 2, advantage=advantage)
     assert [m["learned/process/trust"] for m in metrics] == [0.0, 0.0]
-    assert advantages(world) == advantages(plain)
-    assert distance(weights(world.engine("policy")), weights(plain.engine("policy"))) == 0
+    assert advantages(world) == advantages(baseline)
+    assert distance(weights(world.engine("policy")), weights(baseline.engine("policy"))) == 0
     assert distance(weights(world.engine("prm")), weights(new_engine())) > 0
 
 
@@ -70,15 +83,12 @@ def test_trust_scales_the_weight_of_the_stream(tmp_path: Path) -> None:
 
 def test_a_process_reward_alone_that_is_not_trusted_teaches_nothing(tmp_path: Path) -> None:
     world = ProcessWorld(tmp_path)
-    answer = {"type": "tests.trainers.process.made:AnyDigit", "weight": 0.0, "watch": True}
+    answer = {"type": DIGIT, "weight": 0.0, "watch": True}
     trainer = policy(world, implicit(**STRANGE, trust={"by": "gate", "floor": 0.999}), answer=answer)
     before = weights(world.engine("policy"))
     steps(trainer, 1)
     assert set(advantages(world)) == {0.0}
     assert distance(weights(world.engine("policy")), before) == 0
-    trusted = ProcessWorld(tmp_path)
-    steps(policy(trusted, implicit(**STRANGE), answer=answer), 1)
-    assert distance(weights(trusted.engine("policy")), before) > 0
 
 
 # ---- replay ----------------------------------------------------------------------------------------------------------
@@ -89,48 +99,32 @@ def names(groups: list[ScoredGroup]) -> list[str]:
 
 
 def test_the_last_groups_are_remembered_and_drawn_by_the_seed() -> None:
-    replay = Replay(5, 3)
-    assert replay.draw(1) == []
-    replay.remember([group(i, [1.0, 0.0]) for i in range(2)])
-    assert names(replay.draw(1)) == ["p0", "p1"]
-    replay.remember([group(i, [1.0, None]) for i in range(2, 8)])
-    drawn = [names(replay.draw(seed)) for seed in range(40)]
+    def part() -> ProcessPart:
+        return ProcessPart(settings(learn={"replay": {"groups": 5, "per_step": 3}}), new_engine(), None, steps=1)
+
+    first, again = part(), part()
+    assert first.draw(1) == []
+    first.replay.extend(group(i, [1.0, None]) for i in range(8))
+    drawn = [names(first.draw(seed)) for seed in range(40)]
     assert {name for some in drawn for name in some} == {f"p{i}" for i in range(3, 8)}
     assert all(len(set(some)) == 3 and some == sorted(some) for some in drawn)
     assert len({tuple(some) for some in drawn}) > 5
-    again = Replay(5, 3)
-    again.restore(json.loads(json.dumps(replay.state())))
+    again.restore(json.loads(json.dumps(first.state())))
     assert [names(again.draw(seed)) for seed in range(40)] == drawn
-    assert again.draw(3) == replay.draw(3)
-    again.remember([group(8, [1.0])])
-    assert names(again._groups) == ["p4", "p5", "p6", "p7", "p8"]  # type: ignore[arg-type]
-
-
-class Watched:
-    """Looks at the rows that a model learns from."""
-
-    def __init__(self, world: ProcessWorld) -> None:
-        self.rows: list[int] = []
-        update = world.engine("prm").update
-
-        def watched(rows: Any, *arguments: Any, **more: Any) -> Any:
-            self.rows.append(len(rows))
-            return update(rows, *arguments, **more)
-
-        world.engine("prm").update = watched  # type: ignore[method-assign]
+    assert again.draw(3) == first.draw(3)
 
 
 def test_replayed_groups_are_learned_from_with_the_fresh_ones(tmp_path: Path) -> None:
-    world, plain = ProcessWorld(tmp_path), ProcessWorld(tmp_path)
-    seen = Watched(world)
+    world, baseline = ProcessWorld(tmp_path), ProcessWorld(tmp_path)
+    sizes = update_sizes(world.engine("prm"))
     trainer = alone(world, implicit(learn={"replay": {"groups": 6, "per_step": 2}}))
     metrics = steps(trainer, 3)
-    assert seen.rows == [12, 12 + 8, 12 + 8]
-    other = steps(alone(plain), 3)
+    assert sizes == [12, 12 + 8, 12 + 8]
+    other = steps(alone(baseline), 3)
     assert metrics[0]["learned/process/loss"] == other[0]["learned/process/loss"]
     assert metrics[1]["learned/process/loss"] != other[1]["learned/process/loss"]
     # they are not scored again: each group is in the file once, and counts once
-    assert len(world.records) == len(plain.records) == 9
+    assert len(world.records) == len(baseline.records) == 9
     assert metrics[1]["learned/process/accuracy_fresh"] == other[1]["learned/process/accuracy_fresh"]
     state = trainer.state()["process"]["process"]["replay"]
     assert len(state) == 6
@@ -159,3 +153,58 @@ def test_in_the_warm_up_the_process_model_learns_and_the_policy_does_not(tmp_pat
     assert [m["policy/lr"] for m in metrics[2:]] == pytest.approx([5e-4, 1e-3, 1e-3])
     assert [m["learned/process/lr"] for m in metrics] == pytest.approx([1e-3 * (1 - i / 5) for i in range(5)])
     assert all(record.advantages for record in world.records)
+
+
+# ---- a part of weight 0 that nobody watches costs nothing ------------------------------------------------------------
+
+
+class Watchful(ProcessWorld):
+    """Knows which models were loaded."""
+
+    def __init__(self, folder: Path, **how: Any) -> None:
+        super().__init__(folder, **how)
+        self.loaded: set[str] = set()
+
+    def engine(self, name: str) -> EmbeddedEngine:
+        self.loaded.add(name)
+        return super().engine(name)
+
+
+def scores(world: ProcessWorld, part: str) -> list[Score]:
+    return [score.parts[part] for record in world.records for score in record.scored.scores]
+
+
+def test_its_model_is_not_loaded_and_the_step_is_that_of_the_outcome(tmp_path: Path) -> None:
+    world = Watchful(tmp_path)
+    trainer = policy(world, implicit(weight=0.0, reference_model="other"))
+    metrics = steps(trainer, 2)
+    assert world.loaded == {"policy"}
+    assert set(trainer.learners) == {"policy"}
+    assert not [name for m in metrics for name in m if name.startswith(("learned/", "streams/process"))]
+    assert {score.failure.kind for score in scores(world, "process") if score.failure} == {"skipped"}
+    assert not any(score.ok for score in scores(world, "process"))
+    baseline = ProcessWorld(tmp_path)
+    steps(policy(baseline, reward={"type": "sum", "parts": {"answer": DIGIT}}), 2)
+    assert distance(weights(world.engine("policy")), weights(baseline.engine("policy"))) == 0
+
+
+def test_what_is_watched_learns_and_counts_for_nothing(tmp_path: Path) -> None:
+    world = Watchful(tmp_path)
+    trainer = policy(world, implicit(weight=0.0, watch=True))
+    metrics = steps(trainer, 1)
+    assert world.loaded == {"policy", "prm"}
+    assert set(trainer.learners) == {"policy", "prm"}
+    assert "learned/process/loss" in metrics[0]
+    assert all(score.ok for score in scores(world, "process"))
+    assert "streams/process/reward_high" not in metrics[0]
+
+
+def test_it_is_skipped_and_not_claimed(tmp_path: Path) -> None:
+    world = ProcessWorld(tmp_path, models={"spare": {"copy_of": "policy"}})
+    idle = implicit(outcome="answer", model="spare", reference_model="other", weight=0.0)
+    parts = {"answer": DIGIT, "idle": idle, "process": implicit(outcome="answer")}
+    root = Component.root(world.stage(table(reward={"type": "sum", "parts": parts})).reward)
+    assert set(claim_implicit_parts(root)) == {"process"}
+    component: Any = root.reward.components["idle"]  # type: ignore[attr-defined]  # of a sum
+    assert component.scored_by_trainer
+    assert component.reward.online  # `check` calls no model for it

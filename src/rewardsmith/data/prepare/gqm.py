@@ -14,7 +14,6 @@ import json
 import math
 import random
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,12 +22,20 @@ from typing import Any, ClassVar
 
 from pydantic import Field, model_validator
 
-from rewardsmith.data.prepare.letters import AmbiguousLetters, Mentions, find_mentions
-from rewardsmith.data.prepare.prepare_job import SplitJob, chat_rows, collect, write_prepared
-from rewardsmith.data.prepare.row_files import Duplicates, ReadRow, RowFiles, require_outputs
-from rewardsmith.data.prepare.splits import digest_of, held_out_limit, source_key, source_text
+from rewardsmith.data.prepare.letters import AnalysisError, Mentions, find_mentions
+from rewardsmith.data.prepare.prepare_job import (
+    Preparation,
+    ReadRow,
+    SplitJob,
+    chat_rows,
+    digest_of,
+    held_out_limit,
+    source_key,
+    source_text,
+)
+from rewardsmith.data.prepare.row_files import require_outputs
 from rewardsmith.data.row_items import RankingRows
-from rewardsmith.data.rows import ABSENT, ID, PROMPT, BadRows, Columns, Layout, Row, RowError, describe, find
+from rewardsmith.data.rows import ABSENT, ID, PROMPT, Columns, Layout, Row, RowError, describe, find
 from rewardsmith.errors import UserError, nearest
 from rewardsmith.jobs import JobContext, Result
 from rewardsmith.text.judge_prompts import (
@@ -51,9 +58,6 @@ from rewardsmith.text.rankings import (
     write_ranking,
 )
 from rewardsmith.text.templates import Template
-
-ANALYSIS_OF_OTHERS = "the analysis mentions candidates that the subgroup leaves out"
-AMBIGUOUS_LETTERS = "the letters of the analysis are ambiguous"
 
 TRANSLATION_COLUMNS = {"reference": "trg_text", "source_language": "src_lang", "target_language": "trg_lang"}
 """Columns of translations that `columns` may rename, with their usual names."""
@@ -98,9 +102,6 @@ class GqmJob(SplitJob):
             raise ValueError(f"min_score is {self.min_score:g} and max_score {self.max_score:g}: the range is empty")
         if not self.decimals and (self.min_score % 1 or self.max_score % 1):
             raise ValueError("min_score and max_score must be integers, or set decimals")
-        for code in (self.source_language, self.target_language):
-            if code is not None and _language_name(code) is None:
-                raise ValueError(_unknown_language(code))
         return self
 
     @cached_property
@@ -118,33 +119,21 @@ class GqmJob(SplitJob):
 
     async def run(self, context: JobContext) -> Result:
         """Read the groups, and write their rows in an order that the seed and the contents decide."""
-        files = RowFiles(self.input)
-        require_outputs(self.outs, files.files, replace=context.fresh)
-        bad, counts = BadRows(skip=self.skip_bad), Counter[str]()
-        groups = await collect(self._groups(files, bad, counts))
-        bad.settle(counts["groups read"])
-        facts = {**self.ranking_template.facts(), "parser": PARSER}
-        rows = self._rows(groups, counts)
-        return await write_prepared(
-            self, context, self.outs, rows, inputs=files.facts, counts=counts, bad=bad, facts=facts
-        )
+        prepared = Preparation(self)
+        require_outputs(self.outs, prepared.files, replace=context.fresh)
+        reader = GqmReader(self)
 
-    def _groups(self, files: RowFiles, bad: BadRows, counts: Counter[str]) -> Iterator[GqmGroup]:
-        reader, duplicates = GqmReader(self), Duplicates()
-        for read in files:
-            counts["groups read"] += 1
-            try:
-                group = reader.read(read)
-                duplicates.refuse(read.where, group=group.digest, id=group.id)
-            except RowError as error:
-                bad.note(read.where, error)
-                continue
-            counts["groups with one text twice"] += len(set(group.candidates)) < len(group.candidates)
-            counts["groups with equal scores"] += len(set(group.scores)) == 1
+        def parse(read: ReadRow) -> Iterator[GqmGroup]:
+            group = reader.read(read)
+            prepared.require_new(read.where, group=group.digest, id=group.id)
             yield group
 
-    def _rows(self, groups: Sequence[GqmGroup], counts: Counter[str]) -> Iterator[tuple[int, Row]]:
-        limit = held_out_limit(self.held_out, lambda: (group.source_key for group in groups))
+        groups = await prepared.read(parse)
+        facts = {**self.ranking_template.facts(), "parser": PARSER}
+        return await prepared.write(context, self.outs, self._rows(groups, prepared), facts)
+
+    def _rows(self, groups: Sequence[GqmGroup], prepared: Preparation) -> Iterator[tuple[int, Row]]:
+        limit = held_out_limit(self.held_out, (group.source_key for group in groups))
         drawn: list[tuple[str, int, Order]] = []
         for i, group in enumerate(groups):
             augment = group.source_key >= limit  # held-out groups stay as they are
@@ -157,9 +146,9 @@ class GqmJob(SplitJob):
             try:
                 row = self.row(groups[i], order, "held-out" if held_out else "train")
             except AnalysisError as error:
-                counts[f"variants left out: {error}"] += 1
+                prepared.counts[f"variants left out: {error}"] += 1
             else:
-                counts[f"rows: {variant_name(order, len(groups[i].candidates))}"] += 1
+                prepared.counts[f"rows: {variant_name(order, len(groups[i].candidates))}"] += 1
                 yield held_out, row
 
     def row(self, group: GqmGroup, order: Order, split: str) -> Row:
@@ -222,26 +211,9 @@ class GqmSft(GqmJob):
 
     def row(self, group: GqmGroup, order: Order, split: str) -> Row:
         """Return a demonstration: the analysis with the letters of this order, and the verdict."""
-        answer = write_ranking(group.by_letter(order), self._analysis(group, order), self.verdict)
+        answer = write_ranking(group.by_letter(order), group.mentions.renamed(order), self.verdict)
         head, prompt, info = self._parts(group, order, split)
         return {**head, "messages": [*prompt, {"role": "assistant", "content": answer}], "extra_info": info}
-
-    def _analysis(self, group: GqmGroup, order: Order) -> str:
-        """Return the analysis with the letters of an order."""
-        left_out = [i for i in range(len(group.candidates)) if i not in order]
-        if left_out:
-            if group.mentions.counts_candidates or group.mentions.named & {*left_out}:
-                raise AnalysisError(ANALYSIS_OF_OTHERS)
-            if group.mentions.doubt:
-                raise AnalysisError(AMBIGUOUS_LETTERS)
-        try:
-            return group.mentions.renamed((*order, *left_out))
-        except AmbiguousLetters:
-            raise AnalysisError(AMBIGUOUS_LETTERS) from None
-
-
-class AnalysisError(Exception):
-    """An analysis cannot be used for some order of the candidates; the message is the reason."""
 
 
 # ---- one group ----------------------------------------------------------------------------------------------------
@@ -291,8 +263,6 @@ class GqmReader:
 
     def read(self, read: ReadRow) -> GqmGroup:
         """Return the group of a row."""
-        if isinstance(read.row, RowError):
-            raise read.row
         ranking = self._rows.read(read.row, read.file, read.number)
         name, _ = self._columns.find(read.row, "candidates")
         candidates = tuple(text.strip() for text in ranking.candidates)  # judges are shown answers without it
@@ -343,44 +313,34 @@ class GqmReader:
 
     def _placeholders(self, row: Row, question: str) -> tuple[dict[str, str], tuple[str, str]]:
         """Return what the template shows of a row, and the languages."""
-        values: dict[str, Any] = {"question": question} if "question" in self._places else {}
+        values: dict[str, Any] = {}
+        if "question" in self._places:
+            values["question"] = self._text("the question", question, "prompt_column")
         if "source_text" in self._places:
             name, text = self._columns.find(row, "source_text")
             values["source_text"] = self._text(name, text, f"columns.source_text; {self._settings.template!r} shows it")
-        codes = {}
+        codes = []
         for key in ("source_language", "target_language"):
             column, given = self._own[key], getattr(self._settings, key)
             value = find(row, column) if given is None else given
             if key in self._places:
                 code = self._text(column, value, f"columns.{key}; or set {key} for all rows").strip()
-                values[key] = _language_name(code)
-                if values[key] is None:
-                    raise RowError(f"{column} is {describe(code)}: {_unknown_language(code)}")
-            codes[key] = value.strip() if isinstance(value, str) else ""
+                known = language(code)
+                if known is None or not _LANGUAGE.fullmatch(known):
+                    hint = nearest(code, LANGUAGES)
+                    raise RowError(f"{column} is {describe(code)}: not a known language.{hint} Write its English name")
+                values[key] = known
+            codes.append(value.strip() if isinstance(value, str) else "")
         if "reference" in self._places:
             column = self._own["reference"]
             values["references"] = [self._text(column, find(row, column), "columns.reference; the template shows it")]
-        for key in ("question", "source_text"):
-            if key in values and not values[key].strip():
-                raise RowError(f"the {key} is blank: leave the row out")
-        languages = (codes["source_language"], codes["target_language"])
-        return ranking_values(**values, criteria=self._settings.criteria), languages
+        return ranking_values(**values, criteria=self._settings.criteria), (codes[0], codes[1])
 
     def _text(self, column: str, value: object, remedy: str) -> str:
         if value is ABSENT or not isinstance(value, str) or not value.strip():
             found = "missing" if value is ABSENT else f"{describe(value)}, not text"
             raise RowError(f"{column} is {found}: name the column with {remedy}")
         return value
-
-
-def _language_name(code: str) -> str | None:
-    """Return the English name of a language, by its code or its name."""
-    known = language(code.strip())
-    return known if known is not None and _LANGUAGE.fullmatch(known) else None
-
-
-def _unknown_language(code: str) -> str:
-    return f"{code[:40]!r} is not a known language.{nearest(code.strip(), LANGUAGES)} Write its English name"
 
 
 # ---- augmentation -------------------------------------------------------------------------------------------------
@@ -410,6 +370,3 @@ def _draw_parts(count: int, number: int, rng: random.Random) -> Iterable[Order]:
         if 2 <= bits.bit_count() < count:
             parts[tuple(i for i in range(count) if bits >> i & 1)] = None
     return parts
-
-
-__all__ = ["GqmRl", "GqmJob", "GqmSft", "draw_orders", "variant_name"]

@@ -13,29 +13,37 @@ import asyncio
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
 from rewardsmith.config import Choice, Refers, build
-from rewardsmith.data.prepare.model_calls import CallItem, KeptReplies, ModelCallJob
-from rewardsmith.data.prepare.prepare_job import SplitJob, chat_rows, collect, write_prepared
-from rewardsmith.data.prepare.row_files import RowFiles
-from rewardsmith.data.prepare.rubric_rows import SolutionToGrade, read_solutions, right_answers
-from rewardsmith.data.prepare.splits import digest_of, held_out_limit, source_key, source_text
-from rewardsmith.data.rows import ANSWER, BadRows, Row, RowError, no_column
-from rewardsmith.errors import UserError
+from rewardsmith.data.prepare.model_calls import CallItem, ModelCallJob
+from rewardsmith.data.prepare.prepare_job import (
+    Preparation,
+    ReadRow,
+    SplitJob,
+    chat_rows,
+    digest_of,
+    held_out_limit,
+    source_key,
+    source_text,
+)
+from rewardsmith.data.prepare.row_files import responses_of
+from rewardsmith.data.prepare.write_rubrics import right_answers
+from rewardsmith.data.rows import ABSENT, Row, RowError, describe, find, flag_of, without
 from rewardsmith.jobs import JobContext, Result
 from rewardsmith.llm import Asker
 from rewardsmith.text.grades import PARSER, parse_grade, write_grade
 from rewardsmith.text.judge_prompts import Quoting, format_number, grading_prompt, load_grading_template, question_of
 from rewardsmith.text.judge_replies import Unparsable
-from rewardsmith.text.rubrics import DECIMALS
+from rewardsmith.text.rubrics import DECIMALS, InvalidCriteria, list_criteria, parse_criteria, total_points
 from rewardsmith.text.templates import Template
-from rewardsmith.types import Message, Rollout, RolloutGroup
+from rewardsmith.types import Message, Prompt, Rollout, RolloutGroup
 
 Form = Literal["sft", "rl", "eval"]
 
@@ -99,130 +107,118 @@ class GradedJob(ModelCallJob, SplitJob):
 
     async def run(self, context: JobContext) -> Result:
         """Request the grades that are missing, and write the graded solutions in every form."""
-        files, bad, counts = RowFiles(self.input, self.limit), BadRows(skip=self.skip_bad), Counter[str]()
-        forms = list(dict.fromkeys(self.forms))
-        outs = [out for form in forms for out in self.files_of(form)]
+        prepared = Preparation(self, limit=self.limit)
         template = load_grading_template(self.template)
         rule = None if self.rule is None else build(_REWARD, {"type": "rule", "rule": self.rule})
-        made_by = {**template.facts(), "parser": PARSER}
-        items = await collect(self._items(files, template, bad, counts))
-        bad.settle(counts["rows"])
-        if not items:
-            raise UserError(f"there is nothing to grade in {counts['rows']:,} rows: all solutions are blank")
-        if self.answer_column != ANSWER and all(item.value.solution.prompt.answer is None for item in items):
-            raise UserError(
-                f"no row has the right answer: {no_column(self.answer_column, files.columns, 'answer_column')}"
-            )
-        keys = {item.value.id: source_key(source_text(item.value.solution.prompt)) for item in items}
-        limit = held_out_limit(self.held_out, keys.values)
-        train = {name for name, key in keys.items() if key >= limit}
-        if not train or (self.held_out and len(train) == len(keys)):
-            raise UserError(
-                f"held_out = {self.held_out:g} leaves one part without a problem: change it, or add problems"
-            )
-        with self.replies(context, files, outs, {**made_by, "votes": self.votes}) as kept:
+        items = await prepared.read(self._parser(template, prepared.counts))
+        prepared.require_columns(answer_column=self.answer_column)
+        limit = held_out_limit(self.held_out, (item.value.source_key for item in items))
 
-            async def request(asker: Asker, graded: GradedSolution) -> dict[str, Any]:
-                total = graded.solution.total
-                votes = await asker.votes(graded.prompt, lambda text: parse_grade(text, total).share, self.votes)
-                return {
-                    "shares": [vote.value for vote in votes],
-                    "texts": [vote.text.strip() for vote in votes],
-                    "tries": sum(vote.attempts for vote in votes),
-                    "by": {"model": kept.identity, **made_by, "seed": self.seed},
-                }
+        async def request(asker: Asker, solution: GradedSolution) -> dict[str, Any]:
+            total = solution.total
+            votes = await asker.votes(solution.request, lambda text: parse_grade(text, total).share, self.votes)
+            return {
+                "shares": [vote.value for vote in votes],
+                "texts": [vote.text.strip() for vote in votes],
+                "tries": sum(vote.attempts for vote in votes),
+            }
 
-            await self.call_model(context, self.teacher, items, kept, request)
-            failed = len(kept.failures) / len(items)
-            if failed == 1:
-                return Result(notes=["nothing is written: no solution has a grade", *kept.lines()], failed=1.0)
-            graded = await self._graded(items, kept, rule)
-            result = await write_prepared(
-                self,
-                context,
-                outs,
-                self._rows(graded, train, forms, counts),
-                inputs=files.facts,
-                counts=counts,
-                bad=bad,
-                facts=kept.facts(),
-            )
-        return dataclasses.replace(result, notes=[*result.notes, *kept.lines()], failed=failed)
+        async def rows(reply: Callable[[str], Any]) -> Iterable[tuple[int, Row]]:
+            replies = ((item.value, reply(item.key)) for item in items)
+            graded = [solution.with_grade(found, self.bands) for solution, found in replies if found]
+            if rule is not None:
+                graded = await _checked(rule, graded, self.concurrency)
+            return self._rows(graded, limit, prepared.counts)
 
-    def _items(
-        self, files: RowFiles, template: Template, bad: BadRows, counts: Counter[str]
-    ) -> Iterator[CallItem[GradedSolution]]:
-        """Yield the solutions that can be graded, each once."""
+        return await self.write_replies(
+            context,
+            prepared,
+            self.teacher,
+            items,
+            request,
+            rows,
+            outs=[out for form in dict.fromkeys(self.forms) for out in self.files_of(form)],
+            made_by={**template.facts(), "parser": PARSER},
+            settings={"votes": self.votes},
+        )
+
+    def _parser(
+        self, template: Template, counts: Counter[str]
+    ) -> Callable[[ReadRow], Iterator[CallItem[GradedSolution]]]:
+        """Return a function that gives the solutions of a row that can be graded, each once."""
         first: set[str] = set()
         numbers: Counter[str] = Counter()
-        for read in files:
-            counts["rows"] += 1
-            try:
-                solutions = read_solutions(read, self.layout, self.response_column, self.criteria_column, self.total)
-                prompts = [self.grading_prompt(template, solution) for solution in solutions]
-            except RowError as error:
-                bad.note(read.where, error)
-                continue
-            for solution, prompt in zip(solutions, prompts, strict=True):
+
+        def parse(read: ReadRow) -> Iterator[CallItem[GradedSolution]]:
+            for solution in [*self._solutions(read, template)]:
                 name = f"{solution.prompt.id}#{numbers[solution.prompt.id]}"
                 numbers[solution.prompt.id] += 1
-                key = digest_of(prompt, solution.total)
+                key = digest_of(solution.request, solution.total)
                 if not solution.response.strip():
                     counts["blank solutions"] += 1
                 elif key in first:
                     counts["repeated solutions"] += 1
                 else:
                     first.add(key)
-                    which = f", solution {solution.number + 1}" if len(solutions) > 1 else ""
-                    graded = GradedSolution(name, read.where, solution, prompt)
-                    yield CallItem(key, f"{read.where}{which}", graded)
+                    where = f"{read.where}, solution {solution.number + 1}"
+                    yield CallItem(key, where, dataclasses.replace(solution, id=name))
 
-    def grading_prompt(self, template: Template, solution: SolutionToGrade) -> tuple[Message, ...]:
-        """Return the prompt of the teacher; the `rubric` reward sends its judge the same."""
-        answers = right_answers(solution.prompt)
+        return parse
+
+    def _solutions(self, read: ReadRow, template: Template) -> Iterator[GradedSolution]:
+        """Yield the solutions of a row, blank ones included; rows are untrusted."""
+        column, texts, is_list = responses_of(read.row, self.response_column)
+        flags = {name: _flags(read.row, name, len(texts), is_list) for name in ("right", "sound")}
+        prompt = self.layout.prompt_of(without(read.row, [column, *flags]), read.file, read.number)
+        criteria, shown, total = self._criteria(read.row)
+        answers = right_answers(prompt)
         if "reference" in template.places and not answers:
             raise RowError(f"there is no right answer, and {template.where} shows one")
-        return grading_prompt(
-            template,
-            question=question_of(solution.prompt),
-            criteria=solution.shown,
-            total=solution.total,
-            response=solution.response,
-            reference="\nor: ".join(answers),
-            quoting=self.quoting,
-            max_chars=self.max_chars,
-        )
+        for i, text in enumerate(texts):
+            # The prompt of the teacher: the `rubric` reward sends its judge the same.
+            request = grading_prompt(
+                template,
+                question=question_of(prompt),
+                criteria=shown,
+                total=total,
+                response=text,
+                reference="\nor: ".join(answers),
+                quoting=self.quoting,
+                max_chars=self.max_chars,
+            )
+            yield GradedSolution(
+                read.where, prompt, criteria, total, text, i, request, flags["right"][i], flags["sound"][i]
+            )
 
-    async def _graded(
-        self, items: Sequence[CallItem[GradedSolution]], kept: KeptReplies, rule: Any
-    ) -> list[GradedSolution]:
-        """Return the solutions that have a grade, with the verdict of the rule on their final answers."""
-        found = []
-        for item in items:
-            if item.key in kept:
-                reply = kept[item.key]
-                share = sum(reply["shares"]) / len(reply["shares"])
-                band = band_name(band_of(share, self.bands), self.bands)
-                found.append(dataclasses.replace(item.value, reply=reply, share=round(share, DECIMALS), band=band))
-        return found if rule is None else await _checked(rule, found, self.concurrency)
+    def _criteria(self, row: Row) -> tuple[Any, str, float]:
+        """Return the criteria as JSON, as a judge reads them, and their points in all."""
+        column = self.criteria_column
+        value = find(row, column)
+        value = find(row, f"extra_info.{column}") if value is ABSENT else value
+        try:
+            found = parse_criteria(None if value is ABSENT else value, column, "the row")
+        except InvalidCriteria as error:
+            raise RowError(f"{error}. `rewardsmith prepare rubric` writes them") from None
+        if isinstance(found, str):
+            return found, found, self.total
+        if any(criterion.points < 0 for criterion in found):
+            raise RowError(f"{column} has negative points: a whole rubric is graded from 0 to its points")
+        given = [entry.get("name") if isinstance(entry, Mapping) else None for entry in value]
+        names = [name if isinstance(name, str) and name else one.name for name, one in zip(given, found, strict=True)]
+        tables = [
+            {"name": name, "points": one.points, "text": one.text} for name, one in zip(names, found, strict=True)
+        ]
+        return tables, list_criteria(found), total_points(found)
 
-    def _rows(
-        self, graded: Sequence[GradedSolution], train: Set[str], forms: Sequence[Form], counts: Counter[str]
-    ) -> Iterator[tuple[int, Row]]:
-        shares = {one.id: one.share for one in graded if one.id in train}
+    def _rows(self, graded: Sequence[GradedSolution], limit: int, counts: Counter[str]) -> Iterator[tuple[int, Row]]:
+        shares = {one.id: one.share for one in graded if one.source_key >= limit}
         copies = self.copies(shares) if self.balance else dict.fromkeys(shares, 1)
         answers = {True: "final answers: right", False: "final answers: wrong", None: "final answers: unknown"}
-        for band in range(self.bands):  # in the order in which they are printed
-            counts.update({f"{band_name(band, self.bands)} points{end}": 0 for end in ("", ", balanced")})
-        counts.update(dict.fromkeys(answers.values(), 0))
+        counts.update({f"{band_name(band, self.bands)} points": 0 for band in range(self.bands)})  # printed in order
         for one in graded:
-            counts["solutions with a grade"] += 1
-            counts[answers[one.is_right]] += 1
-            held_out = one.id not in train
-            if not held_out:
-                counts[f"{one.band} points"] += 1
-                counts[f"{one.band} points, balanced"] += copies[one.id] * self.balance
-            for place, form in enumerate(forms):
+            held_out = one.source_key < limit
+            counts.update(["solutions with a grade", answers[one.right], *([] if held_out else [f"{one.band} points"])])
+            for place, form in enumerate(dict.fromkeys(self.forms)):
                 # What measures a judge is neither repeated nor left out.
                 for copy in range(1 if held_out or form == "eval" else copies[one.id]):
                     try:
@@ -246,15 +242,27 @@ class GradedJob(ModelCallJob, SplitJob):
         return taken
 
 
+def _flags(row: Row, name: str, count: int, is_list: bool) -> list[bool | None]:
+    """Return a flag for each solution of a row: a list for a list, one value for one; None where it is unknown."""
+    value = row.get(name)
+    if value is None:
+        return [None] * count
+    if not is_list:
+        return [flag_of(name, value)]
+    if not isinstance(value, list) or len(value) != count:
+        raise RowError(f"{name} is {describe(value)}: for {count} solutions it must be a list of as many")
+    return [None if one is None else flag_of(f"{name}[{i}]", one) for i, one in enumerate(value)]
+
+
 async def _checked(rule: Any, graded: Sequence[GradedSolution], concurrency: int) -> list[GradedSolution]:
-    """Return the solutions with what a rule gives their final answers; where it cannot say, the row's own flag."""
+    """Return the solutions with the verdict of a rule on their final answers; without one, the row's own flag stays."""
     await rule.check()
-    places = asyncio.Semaphore(concurrency)
+    slots = asyncio.Semaphore(concurrency)
 
     async def check(one: GradedSolution) -> GradedSolution:
-        async with places:
-            (score,) = await rule.score(RolloutGroup(one.solution.prompt, [Rollout(one.solution.response)]))
-        return one if score.value is None else dataclasses.replace(one, ruled=score.value >= 1.0)
+        async with slots:
+            (score,) = await rule.score(RolloutGroup(one.prompt, [Rollout(one.response)]))
+        return one if score.value is None else dataclasses.replace(one, right=score.value >= 1.0)
 
     return list(await asyncio.gather(*map(check, graded)))
 
@@ -294,85 +302,81 @@ def band_sizes(counts: Sequence[int], ratio: float, repeats: int) -> list[int]:
 
 @dataclass(frozen=True)
 class GradedSolution:
-    """A solution with the prompt of the teacher, its reply, and the mean `share` of the votes.
+    """A solution with its rubric, the prompt of the teacher (`request`), its reply, and the mean `share` of the votes.
 
-    `ruled` is whether a rule finds the final answer right; None where that is not known.
+    `right` (the final answer) and `sound` (every step) are None where that is not known.
     """
 
-    id: str
     where: str
-    solution: SolutionToGrade
-    prompt: Sequence[Message]
+    prompt: Prompt
+    criteria: Any
+    total: float
+    response: str
+    number: int
+    request: Sequence[Message]
+    right: bool | None
+    sound: bool | None
+    id: str = ""
     reply: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     share: float = 0.0
     band: str = ""
-    ruled: bool | None = None
 
-    @property
-    def is_right(self) -> bool | None:
-        """Whether the final answer is right: by the rule, or as the row says."""
-        return self.solution.right if self.ruled is None else self.ruled
+    @cached_property
+    def source_key(self) -> int:
+        """What decides the split."""
+        return source_key(source_text(self.prompt))
 
-    def _name(self, copy: int) -> str:
-        return f"{self.id}~{copy}" if copy else self.id
+    def with_grade(self, reply: Mapping[str, Any], bands: int) -> GradedSolution:
+        """Return the solution with the teacher's reply."""
+        share = sum(reply["shares"]) / len(reply["shares"])
+        band = band_name(band_of(share, bands), bands)
+        return dataclasses.replace(self, reply=reply, share=round(share, DECIMALS), band=band)
 
-    def _facts(self, copy: int) -> dict[str, Any]:
-        return {
-            "problem": self.solution.prompt.id,
-            "problem_source": self.solution.prompt.source,
-            "response_index": self.solution.number,
+    def _row(self, copy: int, source: str, columns: Row, **info: Any) -> Row:
+        facts = {
+            "problem": self.prompt.id,
+            "problem_source": self.prompt.source,
+            "response_index": self.number,
             "copy": copy,
             "from": self.where,
             "share": self.share,
-            "total": self.solution.total,
+            "total": self.total,
             "band": self.band,
             "shares": [round(share, DECIMALS) for share in self.reply["shares"]],
             "tries": self.reply["tries"],
-            "right": self.is_right,
-            "sound": self.solution.sound,
-            "graded_by": self.reply["by"],
+            "right": self.right,
+            "sound": self.sound,
+            "graded_by": self.reply["made_by"],
         }
+        name = f"{self.id}~{copy}" if copy else self.id
+        return {"id": name, "data_source": source, **columns, "extra_info": {**info, **facts}}
 
     def sft(self, copy: int) -> Row:
         """Return a demonstration: the vote nearest to the mean, with its own grade; `Unparsable` without analysis."""
         shares = self.reply["shares"]
         mean = sum(shares) / len(shares)
         nearest = min(range(len(shares)), key=lambda i: abs(shares[i] - mean))
-        answer = write_grade(self.reply["texts"][nearest], shares[nearest], self.solution.total)
-        messages = [*chat_rows(self.prompt), {"role": "assistant", "content": answer}]
-        return {
-            "id": self._name(copy),
-            "data_source": SOURCE,
-            "messages": messages,
-            "extra_info": self._facts(copy),
-        }
+        answer = write_grade(self.reply["texts"][nearest], shares[nearest], self.total)
+        messages = [*chat_rows(self.request), {"role": "assistant", "content": answer}]
+        return self._row(copy, SOURCE, {"messages": messages})
 
     def rl(self, copy: int) -> Row:
         """Return a prompt whose ground truth is the mean share of the points."""
-        return {
-            "id": self._name(copy),
-            "data_source": SOURCE,
-            "prompt": chat_rows(self.prompt),
-            "ability": "grading",
-            "reward_model": {"style": "rule", "ground_truth": format_number(self.share)},
-            "extra_info": self._facts(copy),
-        }
+        truth = {"style": "rule", "ground_truth": format_number(self.share)}
+        columns = {"prompt": chat_rows(self.request), "ability": "grading", "reward_model": truth}
+        return self._row(copy, SOURCE, columns)
 
     def eval(self, copy: int) -> Row:
         """Return the graded solution with its problem; a `rubric` reward sends its judge the teacher's prompt."""
-        prompt = self.solution.prompt
-        criteria = {"question": question_of(prompt), "criteria": self.solution.criteria}
-        return {
-            "id": self._name(copy),
-            "data_source": prompt.source,
-            "prompt": chat_rows(prompt.messages),
-            "response": self.solution.response,
+        columns = {
+            "prompt": chat_rows(self.prompt.messages),
+            "response": self.response,
             "grade": self.share,
-            "right": self.is_right,
-            "sound": self.solution.sound,
-            "reward_model": {"style": "rule", "ground_truth": _thawed(prompt.answer)},
-            "extra_info": {**criteria, **self._facts(copy)},
+            "right": self.right,
+            "sound": self.sound,
+            "reward_model": {"style": "rule", "ground_truth": _thawed(self.prompt.answer)},
         }
+        return self._row(copy, self.prompt.source, columns, question=question_of(self.prompt), criteria=self.criteria)
 
 
 def _thawed(value: object) -> Any:
@@ -380,6 +384,3 @@ def _thawed(value: object) -> Any:
     if isinstance(value, Mapping):
         return {name: _thawed(inner) for name, inner in value.items()}
     return [_thawed(inner) for inner in value] if isinstance(value, list | tuple) else value
-
-
-__all__ = ["GradedJob", "GradedSolution", "band_name", "band_of", "band_sizes"]

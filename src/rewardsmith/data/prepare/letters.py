@@ -18,6 +18,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from string import ascii_uppercase
 
+ANALYSIS_OF_OTHERS = "the analysis mentions candidates that the subgroup leaves out"
+AMBIGUOUS_LETTERS = "the letters of the analysis are ambiguous"
+
 WINDOW = 48
 """Characters on either side of a letter that decide what it is: the time is linear in the length of the text."""
 
@@ -91,18 +94,18 @@ _HOW_MANY = re.compile(
 _SMALL = re.compile(rf"(?:{_NOUN}|Candidate|Translation|Option|Response|Answer)s?\s([b-z])\b(?!['’])")
 
 
-class AmbiguousLetters(ValueError):  # noqa: N818
-    """An analysis cannot be rewritten for another order of the candidates; the message has the reason."""
+class AnalysisError(Exception):
+    """An analysis cannot be used for another order of the candidates; the message has the reason."""
 
 
 @dataclass(frozen=True)
 class Mentions:
-    """The positions of the letters of candidates in an analysis; `doubt` is why it cannot be rewritten."""
+    """The positions of the letters of candidates in an analysis; `ambiguous` where some letters may be or not."""
 
     text: str
     count: int
     places: tuple[int, ...]
-    doubt: str = ""
+    ambiguous: bool
 
     @property
     def named(self) -> frozenset[int]:
@@ -115,11 +118,16 @@ class Mentions:
         return _HOW_MANY.search(self.text.lower()) is not None
 
     def renamed(self, order: Sequence[int]) -> str:
-        """Return the analysis for an order in which the i-th candidate is the one that was `order[i]`-th."""
+        """Return the analysis for an order in which the i-th candidate is the one that was `order[i]`-th.
+
+        An order may leave candidates out that the analysis does not mention.
+        """
         if list(order) == list(range(self.count)):
             return self.text
-        if self.doubt:
-            raise AmbiguousLetters(self.doubt)
+        if len(order) < self.count and (self.counts_candidates or self.named - {*order}):
+            raise AnalysisError(ANALYSIS_OF_OTHERS)
+        if self.ambiguous:
+            raise AnalysisError(AMBIGUOUS_LETTERS)
         letters = list(self.text)
         for place in self.places:
             letters[place] = ascii_uppercase[order.index(_index(self.text[place]))]
@@ -130,33 +138,24 @@ def find_mentions(text: str, count: int) -> Mentions:
     """Find the letters of `count` candidates, A, B and so on, in an analysis."""
     quotes = [m.span() for m in _QUOTED.finditer(text) if not _ONLY_NAMES.fullmatch(m[0])]
     starts = [start for start, _ in quotes]
-    places, doubt = list[int](), _other_names(text, count)
+    small = any(_index(found[1].upper()) < count for found in _SMALL.finditer(text))
+    places, ambiguous = list[int](), small or _BY_PLACE.search(text.lower()) is not None
     for match in _ALONE.finditer(text):
         place = match.start()
         quote = bisect_right(starts, place) - 1
         if _index(match[0]) < count:
-            try:
-                if _is_mention(text, place, count, quoted=quote >= 0 and place < quotes[quote][1]):
-                    places.append(place)
-            except AmbiguousLetters as error:
-                doubt = doubt or f"{error}: {text[max(0, place - 20) : place + 20]!r}"
-    return Mentions(text, count, tuple(places), doubt)
+            found = _is_mention(text, place, count, quoted=quote >= 0 and place < quotes[quote][1])
+            ambiguous = ambiguous or found is None
+            places += [place] if found else []
+    return Mentions(text, count, tuple(places), ambiguous)
 
 
 def _index(letter: str) -> int:
     return ord(letter) - ord("A")
 
 
-def _other_names(text: str, count: int) -> str:
-    """Return how an analysis names candidates other than by capital letters, "" if it does not."""
-    if found := _BY_PLACE.search(text.lower()):
-        return f"it names a candidate by its place: {found[0]!r}"
-    small = next((found for found in _SMALL.finditer(text) if _index(found[1].upper()) < count), None)
-    return "" if small is None else f"it names a candidate by a small letter: {small[0]!r}"
-
-
-def _is_mention(text: str, place: int, count: int, *, quoted: bool) -> bool:
-    """Return whether the letter at this place names a candidate."""
+def _is_mention(text: str, place: int, count: int, *, quoted: bool) -> bool | None:
+    """Return whether the letter at this place names a candidate; None where it is ambiguous."""
     letter, before, after = text[place], text[max(0, place - WINDOW) : place], text[place + 1 : place + 1 + WINDOW]
 
     def next_to(patterns: tuple[re.Pattern[str], re.Pattern[str]]) -> tuple[bool, bool]:
@@ -165,12 +164,10 @@ def _is_mention(text: str, place: int, count: int, *, quoted: bool) -> bool:
 
     after_noun, compared = bool(_AFTER_NOUN.search(before)), any(next_to(_COMPARED))
     if quoted:
-        if after_noun or compared:
-            raise AmbiguousLetters("a letter in a quotation may be that of a candidate")
-        return False
+        return None if after_noun or compared else False
     other_name = _OTHER_NAME[1].match(after) or (not after_noun and _OTHER_NAME[0].search(before))
     if other_name or any(next_to(_RANGE)):
-        raise AmbiguousLetters("it may be a range, an abbreviation or another name")
+        return None
     wrapped = bool(before and after) and _WRAPPED.get(before[-1]) == after[0]
     if after_noun or compared or wrapped:
         return True
@@ -180,9 +177,5 @@ def _is_mention(text: str, place: int, count: int, *, quoted: bool) -> bool:
     clear = bool(_CLEAR_AFTER.match(after))
     if count < 9 and (joined_left or (led and (joined_right or clear))):  # of nine candidates, one is called I
         return True
-    if letter == "I" or (letter == "A" and starts and not clear and _ARTICLE_AFTER.match(after)):
-        return False
-    raise AmbiguousLetters("it may be a word or another name, or a candidate")
-
-
-__all__ = ["AmbiguousLetters", "Mentions", "find_mentions"]
+    is_word = letter == "I" or (letter == "A" and starts and not clear and _ARTICLE_AFTER.match(after))
+    return False if is_word else None

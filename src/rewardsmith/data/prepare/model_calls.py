@@ -7,19 +7,18 @@ file never mixes the replies of two models, or of two ways to call one.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 from pydantic import Field
 
-from rewardsmith.data.prepare.prepare_job import PrepareJob
-from rewardsmith.data.prepare.row_files import RowFiles, require_outputs
-from rewardsmith.data.rows import ANSWER, MAX_LISTED, MAX_SHOWN, PROMPT, Layout, printable
+from rewardsmith.data.prepare.prepare_job import Preparation, PrepareJob
+from rewardsmith.data.prepare.row_files import require_outputs
+from rewardsmith.data.rows import ANSWER, MAX_LISTED, MAX_SHOWN, PROMPT, Layout, Row, printable
 from rewardsmith.errors import UserError
-from rewardsmith.jobs import JobContext
+from rewardsmith.jobs import JobContext, Result
 from rewardsmith.llm import Asker, ModelCallError, RequestSettings
 from rewardsmith.storage import ResumableJsonl
 
@@ -33,6 +32,15 @@ REPLIED = ("unparsable", "invalid", "truncated")
 
 DECISIVE = ("temperature", "top_p", "temperature_step", "max_temperature")
 """Request settings that change replies. Limits and the seed may be changed to continue after a failure."""
+
+
+@dataclass(frozen=True)
+class CallItem(Generic[T]):
+    """Something to call the model for; `key` depends on all that decides the reply, except the model."""
+
+    key: str
+    where: str
+    value: T
 
 
 class ModelCallJob(PrepareJob, RequestSettings):
@@ -53,147 +61,121 @@ class ModelCallJob(PrepareJob, RequestSettings):
         """Where a row has its prompt and answer."""
         return Layout(prompt=self.prompt_column, answer=self.answer_column)
 
-    @contextmanager
-    def replies(
-        self, context: JobContext, files: RowFiles, outs: Sequence[Path], note: Mapping[str, Any]
-    ) -> Iterator[KeptReplies]:
-        """Open the file with the replies that an earlier start has kept under the same note."""
-        file = ResumableJsonl(self.out.expanduser().with_name(f"{self.out.stem}.replies.jsonl"))
-        require_outputs(outs, files.files, replace=context.fresh or file.file.exists())
-        note = {"command": self.command, "request": {name: getattr(self, name) for name in DECISIVE}, **note}
-        with file.open(fresh=context.fresh):
-            file.check(note)
-            yield KeptReplies(file, note, {entry["key"]: position for position, entry in file.entries()})
-
-    async def call_model(
+    async def write_replies(
         self,
         context: JobContext,
+        prepared: Preparation,
         model_name: str,
         items: Sequence[CallItem[T]],
-        kept: KeptReplies,
-        request: Callable[[Asker, T], Awaitable[dict[str, Any]]],
+        request: Callable[[Asker, T], Awaitable[Mapping[str, Any]]],
+        rows: Callable[[Callable[[str], Any]], Awaitable[Iterable[tuple[int, Row]]]],
+        *,
+        outs: Sequence[Path],
+        made_by: Mapping[str, Any],
+        settings: Mapping[str, Any],
+    ) -> Result:
+        """Call the model for each item that has no reply yet, and write the rows.
+
+        `rows` is called with a function that returns the reply to a key, None without one. Replies are kept with a
+        field `made_by`: the model, the seed and what is given here. Those of an earlier start are used if `made_by` and
+        `settings` are the same.
+        """
+        file = ResumableJsonl(self.out.expanduser().with_name(f"{self.out.stem}.replies.jsonl"))
+        require_outputs(outs, prepared.files, replace=context.fresh or file.file.exists())
+        note = {"command": self.command, "request": {name: getattr(self, name) for name in DECISIVE}}
+        with file.open(fresh=context.fresh):
+            calls = ModelCalls(self, context, file, {**note, **made_by, **settings}, {**made_by, "seed": self.seed})
+            failures = await calls.run(model_name, items, request)
+            failed = len(failures) / max(1, len(items))
+            lines = [f"  {printable(_line(failure), 500)}" for failure in failures[:MAX_SHOWN]]
+            if failures:
+                more = f"; the first {MAX_SHOWN}" if len(failures) > MAX_SHOWN else ""
+                lines.insert(0, f"{len(failures):,} without a reply{more}:")
+                lines.append("The same command requests them again")
+            if failed == 1:
+                return Result(notes=["nothing is written: there is no reply", *lines], failed=1.0)
+            facts = {"resumed": calls.resumed, "failed": len(failures), "failures": failures[:MAX_LISTED]}
+            result = await prepared.write(context, outs, await rows(calls.reply), {**file.note, **facts})
+        return replace(result, notes=[*result.notes, *lines], failed=failed)
+
+
+def _line(failure: Mapping[str, Any]) -> str:
+    return f"{failure['where']}: {failure['kind']} after {failure['tries']} tries: {failure['detail']}"
+
+
+class ModelCalls:
+    """The calls of a job; `positions` are those of the replies on disk, by key, and `resumed` were there before."""
+
+    def __init__(
+        self,
+        job: ModelCallJob,
+        context: JobContext,
+        file: ResumableJsonl,
+        note: Mapping[str, Any],
+        made_by: Mapping[str, Any],
     ) -> None:
-        """Request a reply for each item that has none yet; a failure is kept in `kept.failures`.
+        self._job, self._context, self._file, self._note, self._made_by = job, context, file, note, made_by
+        file.check(note)
+        self.positions: dict[str, int] = {entry["key"]: position for position, entry in file.entries()}
+        self.resumed = 0
+
+    def reply(self, key: str) -> Any:
+        """Return the reply to a key; None if there is none."""
+        return self._file.read(self.positions[key])["value"] if key in self.positions else None
+
+    async def run(
+        self,
+        model_name: str,
+        items: Sequence[CallItem[T]],
+        request: Callable[[Asker, T], Awaitable[Mapping[str, Any]]],
+    ) -> list[dict[str, Any]]:
+        """Request a reply for each item that has none yet, and return the failures, in the order of the items.
 
         The model is not opened if all have a reply. A `UserError` if it stays unreachable, or does not reply any more.
         """
-        todo = iter([item for item in items if item.key not in kept])
-        kept.resumed = done = sum(item.key in kept for item in items)
-        if done == len(items):
-            return
-        model = context.model(model_name)
+        missing = [(i, item) for i, item in enumerate(items) if item.key not in self.positions]
+        self.resumed = done = len(items) - len(missing)
+        if not missing:
+            return []
+        model = self._context.model(model_name)
         try:
             await model.check()
-            kept.claim(str(await model.identity()))
+            identity = str(await model.identity())
         except ModelCallError as error:
             raise UserError(f"models.{model_name} cannot be called ({error.kind}): {error}") from None
-        asker = Asker(model, self, wait=self.wait, log=context.log)
-        streak = 0
+        self._file.claim({**self._note, "identity": identity})
+        made_by = {"model": identity, **self._made_by}
+        asker = Asker(model, self._job, wait=self._job.wait, log=self._context.log)
+        failures: dict[int, dict[str, Any]] = {}
+        streak, todo = 0, iter(missing)
 
         async def worker() -> None:
             nonlocal done, streak
-            for item in todo:
+            for i, item in todo:
                 try:
-                    kept.add(item.key, await request(asker, item.value))
+                    reply = await request(asker, item.value)
+                    value = {**reply, "made_by": made_by | reply.get("made_by", {})}
+                    self.positions[item.key] = self._file.append({"key": item.key, "value": value})
                     streak = 0
                 except ModelCallError as error:
-                    kept.failures.append(CallFailure(item.where, error.kind, str(error)[:2_000], error.attempts))
+                    detail = {"kind": error.kind, "detail": str(error)[:2_000], "tries": error.attempts}
+                    failures[i] = {"where": item.where, **detail}
                     streak = 0 if error.kind in REPLIED else streak + 1
                     if error.kind == "unreachable" or streak >= MAX_STREAK:
-                        what = (
-                            "the model is unreachable" if error.kind == "unreachable" else f"{streak} failures in a row"
-                        )
-                        remedy = f"The same command continues with the {len(kept):,} replies in {str(kept.file)!r}"
-                        raise UserError(f"{what}: {kept.failures[-1]}\n{remedy}") from None
+                        kept = f"the {len(self.positions):,} replies in {str(self._file.file)!r}"
+                        raise UserError(
+                            f"{streak} failures in a row, the last: {_line(failures[i])}\n"
+                            f"The same command continues with {kept}"
+                        ) from None
                 done += 1
-                context.progress("call", done, len(items), unit=self.unit)
-                context.pause()
+                self._context.progress("call", done, len(items), unit=self._job.unit)
+                self._context.pause()
                 await asyncio.sleep(0)  # cached replies must not keep the other workers from running
 
         try:
             async with asyncio.TaskGroup() as tasks:
-                for _ in range(self.concurrency):
+                for _ in range(self._job.concurrency):
                     tasks.create_task(worker())
         except BaseExceptionGroup as group:  # a task group wraps even a single cause
             raise group.exceptions[0] from None
-        where = {item.where: i for i, item in enumerate(items)}
-        kept.failures.sort(key=lambda failure: where[failure.where])
-
-
-@dataclass(frozen=True)
-class CallItem(Generic[T]):
-    """Something to call the model for; `key` depends on all that decides the reply, except the model."""
-
-    key: str
-    where: str
-    value: T
-
-
-@dataclass(frozen=True)
-class CallFailure:
-    """An item without a reply: where it is, the kind of the failure, the detail, and how often it was tried."""
-
-    where: str
-    kind: str
-    detail: str
-    tries: int
-
-    def __str__(self) -> str:
-        """Return one line."""
-        return f"{self.where}: {self.kind} after {self.tries} {'try' if self.tries == 1 else 'tries'}: {self.detail}"
-
-
-@dataclass
-class KeptReplies:
-    """Replies on disk by key, and the failures of this start of the command."""
-
-    results: ResumableJsonl
-    note: Mapping[str, Any]
-    positions: dict[str, int]
-    failures: list[CallFailure] = field(default_factory=list)
-    resumed: int = 0
-
-    @property
-    def file(self) -> Path:
-        """The file that they are in."""
-        return self.results.file
-
-    def claim(self, identity: str) -> None:
-        """Note which model replies from now on; a `UserError` if the replies that are there are another's."""
-        self.results.claim({**self.note, "identity": identity})
-        self.note = {**self.note, "identity": identity}
-
-    def __len__(self) -> int:
-        return len(self.positions)
-
-    def __contains__(self, key: str) -> bool:
-        return key in self.positions
-
-    def __getitem__(self, key: str) -> Any:
-        """Return a reply."""
-        return self.results.read(self.positions[key])["value"]
-
-    def add(self, key: str, value: Any) -> None:
-        """Keep a reply."""
-        self.positions[key] = self.results.append({"key": key, "value": value})
-
-    @property
-    def identity(self) -> str:
-        """The model whose replies these are."""
-        return str(self.note["identity"])
-
-    def facts(self) -> dict[str, Any]:
-        """Return what made the replies, and the failures, for the provenance."""
-        failures = [vars(failure) for failure in self.failures[:MAX_LISTED]]
-        return {**self.results.note, "resumed": self.resumed, "failed": len(self.failures), "failures": failures}
-
-    def lines(self) -> list[str]:
-        """Return the failures for people."""
-        if not self.failures:
-            return []
-        more = f"; the first {MAX_SHOWN}" if len(self.failures) > MAX_SHOWN else ""
-        lines = [f"  {printable(str(failure), 500)}" for failure in self.failures[:MAX_SHOWN]]
-        return [f"{len(self.failures):,} without a reply{more}:", *lines, "The same command requests them again"]
-
-
-__all__ = ["CallFailure", "CallItem", "KeptReplies", "ModelCallJob"]
+        return [failures[i] for i in sorted(failures)]

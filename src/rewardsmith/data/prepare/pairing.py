@@ -1,7 +1,7 @@
 """Pairs of a group of answers with scores. The order of the answers plays no part.
 
 group = group_of(["good", "bad", "good"], [8, 2, 6])       # one text is one candidate: "good" has 7
-pairs_in(group, Pairing(), key="")                          # [ScoredPair(chosen=0, rejected=1, margin=5.0)]
+pairs_in(group)                                             # [ScoredPair(chosen=0, rejected=1, margin=5.0)]
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise, product
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from rewardsmith.data.prepare.splits import digest_of
+from rewardsmith.data.prepare.prepare_job import digest_of
 from rewardsmith.types import Preference, Ranking
 
 Which = Literal["all", "adjacent", "best-worst"]
@@ -28,20 +28,6 @@ class ScoredPair(NamedTuple):
     chosen: int
     rejected: int
     margin: float
-
-
-@dataclass(frozen=True)
-class Pairing:
-    """Which pairs of a group are taken. Candidates with one score make a level; levels are ordered by score.
-
-    `adjacent` pairs are of one level and the next, `best-worst` ones of the first and the last; at most `sample` are
-    drawn. `keep_ties` takes pairs within a level too, of `best-worst` only where all candidates are tied.
-    """
-
-    which: Which = "all"
-    sample: int | None = None
-    min_margin: float = 0.0
-    keep_ties: bool = False
 
 
 @dataclass(frozen=True)
@@ -71,20 +57,33 @@ def group_of(candidates: Sequence[str], scores: Sequence[float]) -> Group:
     return Group(tuple(places), tuple(round(mean, DIGITS) + 0.0 for mean in means), tuple(map(tuple, places.values())))
 
 
-def pairs_in(group: Group, pairing: Pairing, key: str) -> list[ScoredPair]:
-    """Return pairs of a group, each once; `key` seeds the draw of `pairing.sample`."""
+def pairs_in(
+    group: Group,
+    which: Which = "all",
+    *,
+    sample: int | None = None,
+    min_margin: float = 0.0,
+    keep_ties: bool = False,
+    key: str = "",
+) -> list[ScoredPair]:
+    """Return pairs of a group, each once; `key` seeds the draw of at most `sample` of them.
+
+    Candidates with one score make a level; levels are ordered by score. `adjacent` pairs are of one level and the next,
+    `best-worst` ones of the first and the last. `keep_ties` takes pairs within a level too, of `best-worst` only where
+    all candidates are tied.
+    """
     digests = [digest_of(text) for text in group.candidates]
     found: list[ScoredPair] = []
-    for i, j in _places(group.scores, pairing.which):
+    for i, j in _places(group.scores, which):
         margin = round(abs(group.scores[i] - group.scores[j]), DIGITS)
         # In a tie neither the order of the candidates nor their alphabet may decide which is first.
         better = group.scores[i] > group.scores[j] if margin else digests[i] < digests[j]
-        if margin >= pairing.min_margin if margin else pairing.keep_ties:
+        if margin >= min_margin if margin else keep_ties:
             found.append(ScoredPair(i, j, margin) if better else ScoredPair(j, i, margin))
     found.sort(key=lambda pair: (digests[pair.chosen], digests[pair.rejected]))
-    if pairing.sample is None or pairing.sample >= len(found):
+    if sample is None or sample >= len(found):
         return found
-    return [found[i] for i in sorted(random.Random(key).sample(range(len(found)), pairing.sample))]
+    return [found[i] for i in sorted(random.Random(key).sample(range(len(found)), sample))]
 
 
 def _places(scores: Sequence[float], which: Which) -> Iterable[tuple[int, int]]:
@@ -105,13 +104,10 @@ def draw_key(ranking: Ranking, seed: int) -> str:
     return digest_of(seed, ranking.prompt.messages, sorted(ranking.candidates))
 
 
-def pairs_of(ranking: Ranking, pairing: Pairing | None = None, *, seed: int = 0) -> tuple[Preference, ...]:
-    """Return the pairs that a ranking implies, as nouns that share its prompt; by default all that are not ties."""
+def pairs_of(ranking: Ranking, which: Which = "all", *, seed: int = 0, **options: Any) -> tuple[Preference, ...]:
+    """Return the pairs that a ranking implies, by default all that are not ties; `options` are those of `pairs_in`."""
     group = group_of(ranking.candidates, ranking.scores.tolist())
     return tuple(
         Preference(ranking.prompt, group.candidates[i], group.candidates[j], margin, tied=margin == 0)
-        for i, j, margin in pairs_in(group, pairing or Pairing(), draw_key(ranking, seed))
+        for i, j, margin in pairs_in(group, which, key=draw_key(ranking, seed), **options)
     )
-
-
-__all__ = ["Group", "ScoredPair", "Pairing", "Which", "draw_key", "group_of", "pairs_in", "pairs_of"]

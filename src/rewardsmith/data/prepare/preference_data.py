@@ -8,34 +8,35 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
 from rewardsmith.data.mqm import Annotations, read_annotations
-from rewardsmith.data.prepare.pairing import Group, Pairing, ScoredPair, Which, draw_key, group_of, pairs_in
-from rewardsmith.data.prepare.prepare_job import SplitJob, chat_rows, write_prepared
-from rewardsmith.data.prepare.row_files import RowFiles, require_outputs
-from rewardsmith.data.prepare.splits import digest_of, held_out_limit, source_key, source_text
+from rewardsmith.data.prepare.pairing import Group, Which, draw_key, group_of, pairs_in
+from rewardsmith.data.prepare.prepare_job import (
+    Preparation,
+    ReadRow,
+    SplitJob,
+    chat_rows,
+    digest_of,
+    held_out_limit,
+    source_key,
+    source_text,
+)
+from rewardsmith.data.prepare.row_files import require_outputs
 from rewardsmith.data.row_items import RankingRows
-from rewardsmith.data.rows import ID, PROMPT, BadRows, Columns, Layout, Row, RowError, printable
+from rewardsmith.data.rows import ID, PROMPT, Columns, Layout, Row, RowError, printable
 from rewardsmith.errors import UserError, listing, nearest
 from rewardsmith.jobs import JobContext, Result
-from rewardsmith.storage import file_facts
 from rewardsmith.text.judge_prompts import LANGUAGES, language
 from rewardsmith.text.rankings import MAX_CANDIDATES
 from rewardsmith.types import Message, Prompt, Ranking
 
-Rankings = Iterable[tuple[str, Ranking | RowError]]
-"""Where a group is, and the group or what is wrong with it."""
-
 PLACEHOLDER = "{source}"
-
-_OF_MQM = ("reference", "exclude_systems", "source_language", "target_language", "instruction")
-_OF_PAIRS = ("pairs", "sample", "min_margin", "keep_ties", "margin_unit")
-_OF_FILES = ("columns", "prompt_column", "id_column")
 
 
 class PreferencesJob(SplitJob):
@@ -86,19 +87,7 @@ class PreferencesJob(SplitJob):
     )
 
     @model_validator(mode="after")
-    def _check_together(self) -> PreferencesJob:
-        unused = {
-            f"write = {self.write}": _OF_PAIRS if self.write == "groups" else ("group_size",),
-            f"labels = {self.labels}": _OF_FILES if self.labels == "mqm" else _OF_MQM,
-        }
-        for why, names in unused.items():
-            given = [
-                n
-                for n in names
-                if getattr(self, n) != type(self).model_fields[n].get_default(call_default_factory=True)
-            ]
-            if given:
-                raise ValueError(f"{why} does not use {' and '.join(given)}: leave it out")
+    def _check_languages(self) -> PreferencesJob:
         if self.labels == "mqm" and self.write == "groups" and not (self.source_language and self.target_language):
             raise ValueError("write = groups needs source_language and target_language: a judge is shown them")
         for code in (self.source_language, self.target_language):
@@ -108,189 +97,191 @@ class PreferencesJob(SplitJob):
 
     async def run(self, context: JobContext) -> Result:
         """Read the groups, and write their pairs or parts in the order of the input."""
-        bad, facts = BadRows(skip=self.skip_bad), dict[str, Any]()
-        if self.labels == "mqm":
-            file = Path(self.input).expanduser()
-            paths = [file]
-            rankings: Callable[[BadRows], Rankings] = lambda bad: self._annotated(file, bad, facts)  # noqa: E731
-            inputs: Callable[[], list[dict[str, Any]]] = lambda: [file_facts(file)]  # noqa: E731
+        mqm = Path(self.input).expanduser() if self.labels == "mqm" else None
+        prepared = Preparation(self, files=None if mqm is None else [mqm])
+        require_outputs(self.outs, prepared.files, replace=context.fresh)
+        builder, facts = PreferenceBuilder(self, prepared.counts), dict[str, Any]()
+        if mqm is None:
+            groups = await prepared.read(self._parser(builder))
         else:
-            files = RowFiles(self.input)
-            paths, inputs = files.files, files.facts
-            rankings = lambda _: self._read(files)  # noqa: E731
-        require_outputs(self.outs, paths, replace=context.fresh)
-        limit = held_out_limit(self.held_out, lambda: _source_keys(rankings(BadRows(skip=True))))
-        builder = PreferenceBuilder(self)
-
-        def rows() -> Iterator[tuple[int, Row]]:
-            total = 0
-            for where, ranking in rankings(bad):
-                total += 1
+            annotations = read_annotations(mqm, prepared.bad)
+            facts |= {"lines": annotations.lines, "left_out": annotations.left_out}
+            groups = []
+            for ranking in mqm_rankings(annotations, mqm.stem, self):
+                where = f"{printable(str(mqm), 200)}, segment {ranking.prompt.id.removeprefix(f'{mqm.stem}-')}"
                 try:
-                    if isinstance(ranking, RowError):
-                        raise ranking
-                    side = int(source_key(source_text(ranking.prompt)) < limit)
-                    yield from ((side, row) for row in builder.rows(ranking, where))
+                    groups += builder.groups(ranking, where)
                 except RowError as error:
-                    bad.note(where, error)
-            bad.settle(facts.get("lines", total))
+                    prepared.bad.note(where, error)
+            prepared.bad.settle(annotations.lines)
+        limit = held_out_limit(self.held_out, (group.source_key for group in groups))
+        rows = ((int(group.source_key < limit), row) for group in groups for row in builder.rows(group))
+        return await prepared.write(context, self.outs, rows, facts)
 
-        return await write_prepared(
-            self, context, self.outs, rows(), inputs=inputs, counts=builder.counts, bad=bad, facts=facts
-        )
-
-    def _read(self, files: RowFiles) -> Rankings:
-        """Yield the groups of rows; several rows may be about one prompt, and share its id."""
+    def _parser(self, builder: PreferenceBuilder) -> Any:
+        """Return a function that gives the group of a row; several rows may be about one prompt, and share its id."""
         by = "scores" if self.labels == "scores" else "ranking"
         rows = RankingRows(Layout(prompt=self.prompt_column, id=self.id_column), Columns(self.columns), by)
         first: dict[str, tuple[str, str]] = {}
-        for where, file, number, row in files:
-            try:
-                if isinstance(row, RowError):
-                    raise row
-                ranking = rows.read(row, file, number)
-                messages = digest_of(ranking.prompt.messages)
-                other, same = first.setdefault(ranking.prompt.id, (where, messages))
-                if same != messages:
-                    which = f"{ranking.prompt.id[:100]!r} is also that of {other}, with another prompt"
-                    raise RowError(f"the id {which}: make the ids unique, or set id_column")
-                yield where, ranking
-            except RowError as error:
-                yield where, error
 
-    def _annotated(self, file: Path, bad: BadRows, facts: dict[str, Any]) -> Rankings:
-        """Yield the groups of a file of annotations; lines that cannot be used are noted in `bad`."""
-        annotations = read_annotations(file, bad)
-        facts |= {"lines": annotations.lines, "left_out": annotations.left_out}
-        for ranking in mqm_rankings(annotations, file.stem, self):
-            yield f"{printable(str(file), 200)}, segment {ranking.prompt.id.removeprefix(f'{file.stem}-')}", ranking
+        def parse(read: ReadRow) -> Sequence[PreferenceGroup]:
+            ranking = rows.read(read.row, read.file, read.number)
+            messages = digest_of(ranking.prompt.messages)
+            other, same = first.setdefault(ranking.prompt.id, (read.where, messages))
+            if same != messages:
+                which = f"{ranking.prompt.id[:100]!r} is also that of {other}, with another prompt"
+                raise RowError(f"the id {which}: make the ids unique, or set id_column")
+            return builder.groups(ranking, read.where)
+
+        return parse
 
 
-def _source_keys(rankings: Rankings) -> Iterator[int]:
-    return (source_key(source_text(found.prompt)) for _, found in rankings if isinstance(found, Ranking))
+@dataclass(frozen=True)
+class PreferenceGroup:
+    """A ranking, its distinct answers, and its prompt as a row has it."""
+
+    ranking: Ranking
+    where: str
+    group: Group
+    prompt: str | list[dict[str, str]]
+
+    @property
+    def source_key(self) -> int:
+        """What decides the split."""
+        return source_key(source_text(self.ranking.prompt))
+
+    @property
+    def translates(self) -> bool:
+        """Whether the answers are translations."""
+        return "src_text" in self.ranking.prompt.info
+
+    def systems(self, places: Sequence[int]) -> str:
+        """Return who wrote a text; "" where that is not known, so that a column has one type in all rows."""
+        systems = self.ranking.prompt.info.get("systems")
+        if not isinstance(systems, tuple) or len(systems) != len(self.ranking.candidates):
+            return ""
+        return ", ".join(str(systems[i]) for i in places)
+
+    def translation(self) -> dict[str, str]:
+        """Return what a judge of translations is shown, "" for what is not known."""
+        info = self.ranking.prompt.info
+        values = {name: info.get(name) for name in ("src_text", "trg_text", "src_lang", "trg_lang")}
+        return {name: value if isinstance(value, str) else "" for name, value in values.items()}
 
 
 class PreferenceBuilder:
-    """Builds the rows of groups; `counts` has how many groups, copies, pairs and ties there were so far."""
+    """Builds the rows of groups, and counts groups, copies, pairs and ties."""
 
-    def __init__(self, job: PreferencesJob) -> None:
+    def __init__(self, job: PreferencesJob, counts: Counter[str]) -> None:
         self._job = job
-        self._pairing = Pairing(job.pairs, job.sample, job.min_margin, job.keep_ties)
-        self.counts: Counter[str] = Counter()
-        self._first: dict[str, str] = {}
+        self._counts, self._first = counts, dict[str, str]()
         self._translates: bool | None = None
 
-    def rows(self, ranking: Ranking, where: str) -> Iterator[Row]:
-        """Yield the rows of a group; a `RowError` if the group was there before, or cannot be written."""
-        group = group_of(ranking.candidates, ranking.scores.tolist())
+    def groups(self, ranking: Ranking, where: str) -> list[PreferenceGroup]:
+        """Return a group, or none of a repeated group of annotations; a `RowError` if it cannot be written."""
+        found = PreferenceGroup(
+            ranking, where, group_of(ranking.candidates, ranking.scores.tolist()), self._prompt(ranking)
+        )
+        group = found.group
         if not math.isfinite((max(group.scores) - min(group.scores)) / self._job.margin_unit):
             raise RowError("the difference of the scores is not a finite number: scale them")
-        prompt = self._prompt(ranking.prompt)
-        other = self._first.setdefault(
-            digest_of(prompt, sorted(zip(group.candidates, group.scores, strict=True))), where
-        )
-        if other is not where:
+        content = digest_of(found.prompt, sorted(zip(group.candidates, group.scores, strict=True)))
+        if (other := self._first.setdefault(content, where)) is not where:
             if self._job.labels != "mqm":
                 raise RowError(f"the same prompt, candidates and scores as in {other}: leave one of the two out")
-            self.counts["repeated groups"] += 1  # a short sentence may come twice in a talk
-            return
+            self._counts["repeated groups"] += 1  # a short sentence may come twice in a talk
+            return []
+        if self._job.write == "groups":
+            if self._translates not in (None, found.translates):
+                raise RowError("some rows have a src_text and others have none: prepare the two kinds apart")
+            self._translates = found.translates
+            count = len(group.candidates)
+            if self._job.group_size is None and count > MAX_CANDIDATES:
+                raise RowError(f"{count} different candidates: at most {MAX_CANDIDATES} have a letter; set group_size")
         copies = len(ranking.candidates) - len(group.candidates)
-        self.counts.update({"groups": 1, "candidates": len(ranking.candidates), "copies merged": copies})
-        if len(group.candidates) < 2:
-            self.counts["groups of one text"] += 1
-            return
-        head = {"id": "", "data_source": ranking.prompt.source, "prompt": prompt}
-        yield from (self._pairs if self._job.write == "pairs" else self._groups)(ranking, group, head, where)
+        self._counts.update({"groups": 1, "candidates": len(ranking.candidates), "copies merged": copies})
+        return [found]
 
-    def _pairs(self, ranking: Ranking, group: Group, head: dict[str, Any], where: str) -> Iterator[Row]:
-        for pair in self._chosen(ranking, group):
-            texts = group.candidates[pair.chosen], group.candidates[pair.rejected]
+    def rows(self, group: PreferenceGroup) -> Iterator[Row]:
+        """Yield the rows of a group."""
+        if len(group.group.candidates) < 2:
+            self._counts["groups of one text"] += 1
+            return
+        prompt = group.ranking.prompt
+        head = {"id": "", "data_source": prompt.source, "prompt": group.prompt}
+        facts = {"group": prompt.id, "row": group.where}
+        yield from (self._pairs if self._job.write == "pairs" else self._parts)(group, head, facts)
+
+    def _pairs(self, group: PreferenceGroup, head: dict[str, Any], facts: dict[str, Any]) -> Iterator[Row]:
+        answers, options = (
+            group.group,
+            {name: getattr(self._job, name) for name in ("sample", "min_margin", "keep_ties")},
+        )
+        pairs = pairs_in(answers, self._job.pairs, key=draw_key(group.ranking, self._job.seed), **options)
+        ties = sum(pair.margin == 0 for pair in pairs)
+        self._counts.update({"pairs": len(pairs), "ties": ties, "groups without a pair": not pairs})
+        for pair in pairs:
+            texts = answers.candidates[pair.chosen], answers.candidates[pair.rejected]
             chosen, rejected = ([{"role": "assistant", "content": t}] if self._job.chat else t for t in texts)
-            places = {"chosen": group.places[pair.chosen], "rejected": group.places[pair.rejected]}
+            places = {"chosen": answers.places[pair.chosen], "rejected": answers.places[pair.rejected]}
             yield head | {
-                "id": f"{ranking.prompt.id}-{places['chosen'][0]}-{places['rejected'][0]}",
+                "id": f"{group.ranking.prompt.id}-{places['chosen'][0]}-{places['rejected'][0]}",
                 "chosen": chosen,
                 "rejected": rejected,
                 "margin": pair.margin / self._job.margin_unit,
                 "tied": pair.margin == 0,
                 "extra_info": {
-                    "group": ranking.prompt.id,
-                    "row": where,
-                    "chosen_score": group.scores[pair.chosen],
-                    "rejected_score": group.scores[pair.rejected],
+                    **facts,
+                    "chosen_score": answers.scores[pair.chosen],
+                    "rejected_score": answers.scores[pair.rejected],
                     **{f"{side}_places": list(at) for side, at in places.items()},
-                    **{f"{side}_system": _systems(ranking, at) for side, at in places.items()},
-                    **_translation(ranking.prompt),
+                    **{f"{side}_system": group.systems(at) for side, at in places.items()},
+                    **group.translation(),
                 },
             }
 
-    def _chosen(self, ranking: Ranking, group: Group) -> list[ScoredPair]:
-        """Return the pairs of a group that are taken, and count them."""
-        pairs = pairs_in(group, self._pairing, draw_key(ranking, self._job.seed))
-        ties = sum(pair.margin == 0 for pair in pairs)
-        self.counts.update({"pairs": len(pairs), "ties": ties, "groups without a pair": not pairs})
-        return pairs
-
-    def _groups(self, ranking: Ranking, group: Group, head: dict[str, Any], where: str) -> Iterator[Row]:
-        translates = "src_text" in ranking.prompt.info
-        self._translates = translates if self._translates is None else self._translates
-        if translates != self._translates:
-            raise RowError("some rows have a src_text and others have none: prepare the two kinds apart")
-        shown = [i for i, text in enumerate(group.candidates) if text.strip()]
-        self.counts["blank candidates"] += len(group.candidates) - len(shown)
-        parts = self._parts(group.only(shown), draw_key(ranking, self._job.seed)) if len(shown) > 1 else []
-        self.counts["groups written"] += len(parts)
+    def _parts(self, group: PreferenceGroup, head: dict[str, Any], facts: dict[str, Any]) -> Iterator[Row]:
+        ranking = group.ranking
+        written = [i for i, text in enumerate(group.group.candidates) if text.strip()]
+        self._counts["blank candidates"] += len(group.group.candidates) - len(written)
+        parts = self._cut(group.group.only(written), draw_key(ranking, self._job.seed)) if len(written) > 1 else []
+        self._counts["groups written"] += len(parts)
         for number, part in enumerate(parts):
             scores = [float(f"{score:.6g}") for score in part.scores]  # as many digits as a judge writes
-            self.counts["scores made equal by rounding"] += len({*part.scores}) - len({*scores})
+            self._counts["scores made equal by rounding"] += len({*part.scores}) - len({*scores})
+            texts: dict[str, Any] = {"mt_texts" if group.translates else "candidates": list(part.candidates)}
             yield head | {
                 "id": ranking.prompt.id if len(parts) == 1 else f"{ranking.prompt.id}-part{number}",
-                **(_translation(ranking.prompt) if translates else {}),
-                "mt_texts" if translates else "candidates": list(part.candidates),
+                **(group.translation() if group.translates else {}),
+                **texts,
                 "scores": scores,
                 # The analysis has the letters of the original group.
                 "analysis": ranking.analysis if part.candidates == tuple(ranking.candidates) else "",
                 "extra_info": {
-                    "group": ranking.prompt.id,
-                    "row": where,
+                    **facts,
                     "places": [list(places) for places in part.places],
-                    "systems": [_systems(ranking, places) for places in part.places],
+                    "systems": [group.systems(places) for places in part.places],
                 },
             }
 
-    def _parts(self, group: Group, key: str) -> list[Group]:
+    def _cut(self, group: Group, key: str) -> list[Group]:
         """Return a group in parts of at most `group_size`; a single candidate that is left over is in none of them."""
         size, count = self._job.group_size, len(group.candidates)
         if size is None or count <= size:
-            if count > MAX_CANDIDATES:
-                raise RowError(f"{count} different candidates: at most {MAX_CANDIDATES} have a letter; set group_size")
             return [group]
         order = sorted(range(count), key=lambda i: group.candidates[i])
         random.Random(f"parts {key}").shuffle(order)
         parts = [order[at : at + size] for at in range(0, count, size)]
-        self.counts["left over"] += sum(len(part) == 1 for part in parts)
+        self._counts["left over"] += sum(len(part) == 1 for part in parts)
         return [group.only(sorted(part)) for part in parts if len(part) > 1]
 
-    def _prompt(self, prompt: Prompt) -> str | list[dict[str, str]]:
+    def _prompt(self, ranking: Ranking) -> str | list[dict[str, str]]:
+        messages = ranking.prompt.messages
         if self._job.chat:
-            return chat_rows(prompt.messages)
-        if len(prompt.messages) != 1 or prompt.messages[0].role != "user":
-            raise RowError(f"the prompt has {len(prompt.messages)} messages: text is one of the user; set chat")
-        return prompt.messages[0].content
-
-
-def _systems(ranking: Ranking, places: Sequence[int]) -> str:
-    """Return who wrote a text; "" where that is not known, so that a column has one type in all rows."""
-    systems = ranking.prompt.info.get("systems")
-    if not isinstance(systems, tuple) or len(systems) != len(ranking.candidates):
-        return ""
-    return ", ".join(str(systems[i]) for i in places)
-
-
-def _translation(prompt: Prompt) -> dict[str, str]:
-    """Return what a judge of translations is shown, "" for what is not known."""
-    values = {name: prompt.info.get(name) for name in ("src_text", "trg_text", "src_lang", "trg_lang")}
-    return {name: value if isinstance(value, str) else "" for name, value in values.items()}
+            return chat_rows(messages)
+        if len(messages) != 1 or messages[0].role != "user":
+            raise RowError(f"the prompt has {len(messages)} messages: text is one of the user; set chat")
+        return messages[0].content
 
 
 # ---- MQM ----------------------------------------------------------------------------------------------------------
@@ -325,6 +316,3 @@ def mqm_rankings(annotations: Annotations, name: str, job: PreferencesJob) -> It
             prompt = Prompt(key, [message], source=name, info=info)
             texts = [segment.outputs[system].text for system in systems]
             yield Ranking(prompt, texts, [*scores.values()])  # type: ignore[arg-type]
-
-
-__all__ = ["PreferenceBuilder", "PreferencesJob", "mqm_rankings"]

@@ -1,26 +1,38 @@
-"""What all prepare jobs share: input, output, held-out sources, and writing rows with their provenance."""
+"""What all prepare jobs share: reading rows, the train/held-out split, and writing rows with their provenance.
+
+The split and all draws depend on the content of a row, never on the rows around it. All commands share the split, so
+that what one of them holds out no other trains on: a hash of the source text decides, and a larger share holds out the
+same sources and more.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar
 
 from pydantic import Field, Strict, model_validator
 
 from rewardsmith.data.prepare.row_files import open_outputs, write_provenance
-from rewardsmith.data.rows import BadRows, Row
+from rewardsmith.data.readers import find_files, names_of, read_rows, where
+from rewardsmith.data.rows import ANSWER, BadRows, Row, RowError, no_column
 from rewardsmith.errors import UserError
 from rewardsmith.jobs import Job, JobContext, Result
 from rewardsmith.storage import file_facts
-from rewardsmith.types import Message
+from rewardsmith.text.judge_prompts import question_of
+from rewardsmith.types import Message, Prompt
 
 T = TypeVar("T")
 
 PAUSE_ROWS = 500
 """Rows after which the event loop runs: there Ctrl-C cancels the job."""
+
+KEYS = 2**64
 
 OutFile = Annotated[Path, Strict(False)]
 
@@ -34,6 +46,11 @@ class PrepareJob(Job):
     input: str = Field(description="JSONL or Parquet: a file, a folder or a pattern")
     out: OutFile = Field(description="output file: .jsonl or .parquet")
     skip_bad: bool = Field(default=False, description="leave out rows that cannot be used, and list them")
+
+    @property
+    def outs(self) -> list[Path]:
+        """The output files."""
+        return [self.out.expanduser()]
 
 
 class SplitJob(PrepareJob):
@@ -59,60 +76,118 @@ class SplitJob(PrepareJob):
         return [out.expanduser() for out in (self.out, self.held_out_file) if out is not None]
 
 
+class ReadRow(NamedTuple):
+    """A row; `where` is for messages, `file` and `number` name a row without an id."""
+
+    where: str
+    file: str
+    number: int
+    row: Row
+
+
+class Preparation:
+    """A prepare job at work: its input files, bad rows and counts, which go to the provenance of its outputs."""
+
+    def __init__(self, job: PrepareJob, *, limit: int | None = None, files: Sequence[Path] | None = None) -> None:
+        self._job, self._limit = job, limit
+        self.files = find_files(job.input) if files is None else files
+        self.columns: dict[str, None] = {}
+        self.bad = BadRows(skip=job.skip_bad)
+        self.counts: Counter[str] = Counter()
+        self._file_rows: Counter[Path] = Counter()
+        self._first: dict[tuple[str, str], str] = {}
+
+    def require_new(self, where: str, **names: str) -> None:
+        """Raise a `RowError` if an earlier row has one of the names; keywords are what the names are of."""
+        for what, name in names.items():
+            if (other := self._first.setdefault((what, name), where)) is not where:
+                raise RowError(f"the same {what} as in {other}: leave one of them out")
+
+    def require_columns(self, **columns: str | None) -> None:
+        """Raise a `UserError` if no row that was read has the column that a setting names."""
+        for setting, column in columns.items():
+            if column not in (None, ANSWER) and column.partition(".")[0] not in self.columns:
+                raise UserError(str(no_column(column, self.columns, f"no row has the column of {setting}")))
+
+    async def read(self, parse: Callable[[ReadRow], Iterable[T]]) -> list[T]:
+        """Return what `parse` makes of all rows; its `RowError`s are bad rows."""
+        found: list[T] = []
+        names = names_of(self.files)
+        for place, row in read_rows(self.files, limit=self._limit):
+            self.counts["rows read"] += 1
+            self._file_rows[self.files[place.file]] += 1
+            at = where(self.files, place)
+            try:
+                if isinstance(row, RowError):
+                    raise row
+                self.columns |= dict.fromkeys(row)
+                found += [*parse(ReadRow(at, names[place.file], place.number, row))]
+            except RowError as error:
+                self.bad.note(at, error)
+            if self.counts["rows read"] % PAUSE_ROWS == 0:
+                await asyncio.sleep(0)
+        self.bad.settle(self.counts["rows read"])
+        return found
+
+    async def write(
+        self, context: JobContext, outs: Sequence[Path], rows: Iterable[tuple[int, Row]], facts: Mapping[str, Any]
+    ) -> Result:
+        """Write rows to the outputs that their numbers name, with the provenance of each: all files, or none."""
+        job, written = self._job, [0] * len(outs)
+        with open_outputs(outs) as writes:
+            for number, row in rows:
+                writes[number](row)
+                written[number] += 1
+                if sum(written) % PAUSE_ROWS == 0:
+                    context.progress("write", sum(written), 0, unit="rows")
+                    await asyncio.sleep(0)
+            counts = {name: count for name, count in self.counts.items() if count}
+            if not all(written):
+                known = ", ".join(f"{count:,} {name}" for name, count in counts.items())
+                empty = str(outs[written.index(0)])
+                raise UserError(f"no row is left for {empty!r} ({known}): change held_out or the other settings")
+        by_file = {str(out): count for out, count in zip(outs, written, strict=True)}
+        result = {"counts": counts, "written": by_file, "bad": self.bad.as_json(), **facts}
+        inputs = [file_facts(file, self._file_rows.get(file)) for file in self.files]
+        table = {"command": job.command, "settings": job.model_dump(mode="json"), "inputs": inputs, **result}
+        for out, count in zip(outs, written, strict=True):
+            write_provenance(out, table | {"output": file_facts(out, count)})
+        lines = counts | {f"rows in {out}": count for out, count in by_file.items()}
+        notes = [f"{count:>10,}  {name}" for name, count in lines.items()]
+        notes += [str(self.bad)] if self.bad.count else []
+        return Result({"rows": sum(written)}, notes=notes, facts=result)
+
+
 def chat_rows(messages: Iterable[Message]) -> list[dict[str, str]]:
     """Return messages as a row has them."""
     return [{"role": message.role, "content": message.content} for message in messages]
 
 
-async def collect(items: Iterable[T]) -> list[T]:
-    """Return the items as a list; Ctrl-C stops it between two of them."""
-    found: list[T] = []
-    for item in items:
-        found.append(item)
-        if len(found) % PAUSE_ROWS == 0:
-            await asyncio.sleep(0)
-    return found
+# ---- splits and draws -----------------------------------------------------------------------------------------------
 
 
-async def write_prepared(
-    job: PrepareJob,
-    context: JobContext,
-    outs: Sequence[Path],
-    rows: Iterable[tuple[int, Row]],
-    *,
-    inputs: Callable[[], list[dict[str, Any]]],
-    counts: Counter[str],
-    bad: BadRows,
-    facts: Mapping[str, Any],
-) -> Result:
-    """Write rows to the outputs that their numbers name, with the provenance of each: all files, or none.
-
-    `inputs` is called, and `counts`, `bad` and `facts` are read, when all rows are written.
-    """
-    written = [0] * len(outs)
-    with open_outputs(outs) as writes:
-        for number, row in rows:
-            writes[number](row)
-            written[number] += 1
-            if sum(written) % PAUSE_ROWS == 0:
-                context.progress("write", sum(written), 0, unit="rows")
-                await asyncio.sleep(0)
-        for out, count in zip(outs, written, strict=True):
-            if not count:
-                known = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count) or "no rows"
-                raise UserError(f"no row is left for {str(out)!r} ({known}): change held_out or the other settings")
-    result = {
-        "counts": {name: count for name, count in counts.items() if count},
-        "written": {str(out): count for out, count in zip(outs, written, strict=True)},
-        "bad": bad.as_json(),
-        **facts,
-    }
-    table = {"command": job.command, "settings": job.model_dump(mode="json"), "inputs": inputs(), **result}
-    for out, count in zip(outs, written, strict=True):
-        write_provenance(out, table | {"output": file_facts(out, count)})
-    lines = result["counts"] | {f"rows in {out}": count for out, count in result["written"].items()}
-    notes = [f"{count:>10,}  {name}" for name, count in lines.items()]
-    return Result({"rows": sum(written)}, notes=[*notes, *([str(bad)] if bad.count else [])], facts=result)
+def source_text(prompt: Prompt) -> str:
+    """Return the text that decides the split of a prompt: what is translated, or the question."""
+    text = prompt.info.get("src_text")
+    return text if isinstance(text, str) and text.strip() else question_of(prompt)
 
 
-__all__ = ["OutFile", "PrepareJob", "SplitJob", "chat_rows", "collect", "write_prepared"]
+def source_key(text: str) -> int:
+    """Return a number below `KEYS` for a source text; case, width and white space play no part."""
+    normalised = " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+    digest = hashlib.blake2b(normalised.encode("utf-8", "surrogatepass"), digest_size=8, person=b"source text")
+    return int.from_bytes(digest.digest(), "big")
+
+
+def held_out_limit(held_out: float, keys: Iterable[int]) -> int:
+    """Return the key below which sources are held out: a share below 1 of all possible `keys`, or a number of these."""
+    if held_out < 1:
+        return int(held_out * KEYS)
+    lowest = sorted(set(keys))[: int(held_out)]
+    return lowest[-1] + 1 if lowest else 0
+
+
+def digest_of(*parts: object) -> str:
+    """Return 32 hexadecimal digits that depend on all parts: text, numbers, messages, and lists of them."""
+    text = json.dumps(parts, ensure_ascii=False, separators=(",", ":"), default=lambda m: [m.role, m.content])
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()

@@ -1,84 +1,44 @@
-"""Rows in and out: input files with bad-row reports, output files that appear complete or not at all, provenance.
-
-files = RowFiles("problems/*.jsonl")
-with open_outputs([Path("train.parquet")]) as (write,):
-    for read in files:
-        write(read.row)
-write_provenance(Path("train.parquet"), {"command": "prepare …"})
-"""
+"""Responses of a row, output files that appear complete or not at all, and their provenance."""
 
 from __future__ import annotations
 
 import json
 import os
 import secrets
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
-from rewardsmith.data.readers import find_files, names_of, read_rows, where
-from rewardsmith.data.rows import Row, RowError, printable
+from rewardsmith.data.rows import ABSENT, Row, RowError, describe, find, no_column, printable
 from rewardsmith.errors import UserError, nearest
-from rewardsmith.storage import file_facts, write_atomically, writing
+from rewardsmith.storage import write_atomically, writing
 
 BATCH_ROWS = 256
 """Rows that become Arrow columns at once."""
 
-SCHEMA_BYTES = 128 * 2**20
-"""Arrow bytes that decide the schema of a Parquet file: a column may be null in the first rows."""
-
-GROUP_BYTES = 16 * 2**20
+GROUP_BYTES = 64 * 2**20
 """Arrow bytes of a row group: readers hold one in memory, and shuffle large files by row group."""
 
-# ---- input --------------------------------------------------------------------------------------------------------
+RESPONSES = ("responses", "response")
+"""Columns of responses, unless one is named."""
 
 
-class ReadRow(NamedTuple):
-    """A row, or what is wrong with it; `where` is for messages, `file` and `number` name a row without an id."""
-
-    where: str
-    file: str
-    number: int
-    row: Row | RowError
-
-
-class RowFiles:
-    """The first `limit` rows of JSONL and Parquet files, in order; each pass reads the files again."""
-
-    def __init__(self, path: str, limit: int | None = None) -> None:
-        self.files = find_files(path)
-        self.counts: Counter[Path] = Counter()
-        self.columns: dict[str, None] = {}
-        self._limit = limit
-
-    def __iter__(self) -> Iterator[ReadRow]:
-        """Yield each row, and count the rows of each file."""
-        self.counts.clear()
-        names = names_of(self.files)
-        for place, row in read_rows(self.files, limit=self._limit):
-            if not isinstance(row, RowError):
-                self.columns |= dict.fromkeys(row)
-            self.counts[self.files[place.file]] += 1
-            yield ReadRow(where(self.files, place), names[place.file], place.number, row)
-
-    def facts(self) -> list[dict[str, Any]]:
-        """Return path, size, SHA-256 and row count of each file, for the provenance."""
-        return [file_facts(file, self.counts[file]) for file in self.files]
-
-
-class Duplicates:
-    """Refuses a row whose name, such as its id or a digest of its contents, an earlier row has."""
-
-    def __init__(self) -> None:
-        self._first: dict[tuple[str, str], str] = {}
-
-    def refuse(self, where: str, **names: str) -> None:
-        """Raise a `RowError` if an earlier row has one of the names; keywords are what the names are of."""
-        for what, name in names.items():
-            if (other := self._first.setdefault((what, name), where)) is not where:
-                raise RowError(f"the same {what} as in {other}: leave one of them out")
+def responses_of(row: Row, column: str | None) -> tuple[str, list[str], bool]:
+    """Return the column with the responses of a row, a list or one, the texts, and whether it is a list."""
+    names = RESPONSES if column is None else (column,)
+    name = next((name for name in names if find(row, name) is not ABSENT), None)
+    if name is None:
+        also = "" if column else f" and no {RESPONSES[1]}"
+        raise no_column(names[0], row, "response_column says where a row has its responses", also=also)
+    value = find(row, name)
+    texts = value if isinstance(value, list) else [value]
+    if not texts:
+        raise RowError(f"{name} is an empty list: a row needs at least one response")
+    for text in texts:
+        if not isinstance(text, str):
+            raise RowError(f"{name} has {describe(text)}: a response is text")
+    return name, texts, isinstance(value, list)
 
 
 # ---- output -------------------------------------------------------------------------------------------------------
@@ -151,13 +111,10 @@ class _JsonlOutput:
 
 
 class _ParquetOutput(_JsonlOutput):
-    """Row groups of about `GROUP_BYTES`; the first `SCHEMA_BYTES` decide the types of the columns."""
+    """Row groups of about `GROUP_BYTES`; the first decides the types of the columns."""
 
     def __init__(self, file: Path) -> None:
-        import pyarrow.parquet as pq  # type: ignore[import-untyped]  # noqa: PLC0415 JSON lines do without it
-
         super().__init__(file)
-        self._pq = pq
         self._writer: Any = None
         self._rows: list[Mapping[str, Any]] = []
         self._tables: list[Any] = []
@@ -165,46 +122,35 @@ class _ParquetOutput(_JsonlOutput):
     def write(self, row: Mapping[str, Any]) -> None:
         self._rows.append(row)
         if len(self._rows) >= BATCH_ROWS:
-            self._pack()
-            if sum(table.nbytes for table in self._tables) >= (GROUP_BYTES if self._writer else SCHEMA_BYTES):
-                self._write_group()
+            self._write(GROUP_BYTES)
 
-    def _pack(self) -> None:
-        with self._fitting() as pa:
+    def _write(self, min_bytes: int) -> None:
+        """Convert the rows to Arrow columns, and write them once they have this size."""
+        import pyarrow as pa  # type: ignore[import-untyped]  # noqa: PLC0415 JSON lines do without it
+        import pyarrow.parquet as pq  # type: ignore[import-untyped]  # noqa: PLC0415
+
+        try:
             names = dict.fromkeys(name for row in self._rows for name in row)
             # Column by column: `Table.from_pylist` takes three times as long.
             self._tables.append(pa.table({name: [row.get(name) for row in self._rows] for name in names}))
-        self._rows = []
-
-    def _write_group(self) -> None:
-        with self._fitting() as pa, writing(self.file):
+            self._rows = []
+            if sum(table.nbytes for table in self._tables) < min_bytes:
+                return
             before = [self._writer.schema.empty_table()] if self._writer else []
             table = pa.concat_tables([*before, *self._tables], promote_options="permissive")
-            if self._writer is None:
-                self._writer = self._pq.ParquetWriter(self._stream, table.schema)
-            elif table.schema != self._writer.schema:
+            self._tables = []
+            self._writer = self._writer or pq.ParquetWriter(self._stream, table.schema)
+            if table.schema != self._writer.schema:
                 raise pa.ArrowInvalid("later rows have fields or types that the first ones do not have")
-            rows = max(1, len(table) * GROUP_BYTES // max(1, table.nbytes))
-            self._writer.write_table(table, row_group_size=rows)
-        self._tables = []
-
-    @contextmanager
-    def _fitting(self) -> Iterator[Any]:
-        import pyarrow as pa  # noqa: PLC0415
-
-        try:
-            yield pa
+            with writing(self.file):
+                self._writer.write_table(table, row_group_size=max(1, len(table)))
         except (pa.ArrowException, OverflowError, TypeError, UnicodeError) as error:
             what = printable(str(error), 300)
             raise UserError(f"rows for {str(self.file)!r} do not fit one table: {what}. Use JSON lines") from None
 
     def finish(self) -> None:
-        if self._rows:
-            self._pack()
-        if self._tables:
-            self._write_group()
-        if self._writer is None:
-            raise UserError(f"no rows for {str(self.file)!r}: a Parquet file needs at least one")
+        if self._rows or self._tables:
+            self._write(0)
         with writing(self.file):
             self._writer.close()
         super().finish()
@@ -229,6 +175,3 @@ def write_provenance(out: Path, facts: Mapping[str, Any]) -> None:
     text = json.dumps({"rewardsmith": __version__, **facts}, indent=2, ensure_ascii=False, default=str)
     with writing(place):
         write_atomically(place, text + "\n")
-
-
-__all__ = ["Duplicates", "ReadRow", "RowFiles", "Write", "open_outputs", "require_outputs", "write_provenance"]

@@ -2,34 +2,46 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import Field
 
 from rewardsmith.config import Refers
 from rewardsmith.data.prepare.model_calls import CallItem, ModelCallJob
-from rewardsmith.data.prepare.prepare_job import collect, write_prepared
-from rewardsmith.data.prepare.row_files import Duplicates, RowFiles
-from rewardsmith.data.prepare.rubric_rows import RubricProblem, read_problem
-from rewardsmith.data.prepare.splits import digest_of
-from rewardsmith.data.rows import ANSWER, BadRows, Row, RowError, no_column
-from rewardsmith.errors import UserError
+from rewardsmith.data.prepare.prepare_job import Preparation, ReadRow, digest_of
+from rewardsmith.data.rows import ABSENT, Row, RowError, describe, find
 from rewardsmith.jobs import JobContext, Result
 from rewardsmith.llm import Asker, Conversation
+from rewardsmith.text.judge_prompts import question_of
 from rewardsmith.text.judge_replies import Unparsable
 from rewardsmith.text.quoting import harmless, quote, shortened
-from rewardsmith.text.rubrics import PARSER, LeakDetector, WrittenRubric, parse_rubric, rubric_places
+from rewardsmith.text.rubrics import PARSER, LeakDetector, parse_rubric, rubric_places
 from rewardsmith.text.templates import Template, load_template
-from rewardsmith.types import Message
+from rewardsmith.types import Message, Prompt
 
 TOTAL = 10
 """Points of a rubric."""
 
+SOLUTIONS = ("solution", "extra_info.solution")
+"""Where a reference solution is looked for unless a column is named."""
+
+FINAL = "####"
+"""What stands before the final answer in a reference that ends with it."""
+
 MAX_SOLUTION, MAX_REPLY = 20_000, 20_000
 """Characters of a reference solution, and of an unusable reply, that the model is shown."""
+
+
+@dataclass(frozen=True)
+class RubricProblem:
+    """A problem that needs a rubric: its row, the question, right answers and a reference solution, "" for none."""
+
+    row: Row
+    question: str
+    answers: tuple[str, ...]
+    solution: str
 
 
 class RubricJob(ModelCallJob):
@@ -61,60 +73,76 @@ class RubricJob(ModelCallJob):
 
     async def run(self, context: JobContext) -> Result:
         """Request the rubrics that are missing, and write the rows that have one."""
-        files, bad, counts = RowFiles(self.input, self.limit), BadRows(skip=self.skip_bad), Counter[str]()
+        prepared = Preparation(self, limit=self.limit)
+        counts = prepared.counts
         template = load_writing_template(self.template)
-        made_by = {**template.facts(), "parser": PARSER}
-        items = await collect(self._items(files, template, bad, counts))
-        bad.settle(counts["rows"])
-        for column, setting, what in (
-            (self.answer_column, "answer_column", "a right answer"),
-            (self.solution_column, "solution_column", "a reference solution"),
-        ):
-            if column not in (None, ANSWER) and not counts[f"with {what}"]:
-                raise UserError(f"no row has {what}: {no_column(column, files.columns, setting)}")
-        with self.replies(context, files, [self.out], {**made_by, "hide_reference": self.hide_reference}) as kept:
 
-            async def request(asker: Asker, problem: RubricProblem) -> dict[str, Any]:
-                parsed = await request_rubric(asker, template, problem, hide_reference=self.hide_reference)
-                tokens = {"prompt_tokens": parsed.prompt_tokens, "tokens": parsed.tokens}
-                facts = {"model": kept.identity, **made_by, "seed": self.seed, "tries": parsed.attempts, **tokens}
-                return {"criteria": parsed.value.criteria(), "made_by": rubric_facts(parsed.value, facts)}
-
-            await self.call_model(context, self.writer, items, kept, request)
-            failed = len(kept.failures) / len(items)
-            if failed == 1:
-                return Result(notes=["nothing is written: no problem has a rubric", *kept.lines()], failed=1.0)
-
-            def rows() -> Iterator[tuple[int, Row]]:
-                for item in items:
-                    if item.key in kept:
-                        reply = kept[item.key]
-                        counts[f"rubrics after {reply['made_by']['tries']} tries"] += 1
-                        yield 0, with_criteria(item.value.row, reply["criteria"], reply["made_by"])
-
-            facts = kept.facts()
-            result = await write_prepared(
-                self, context, [self.out.expanduser()], rows(), inputs=files.facts, counts=counts, bad=bad, facts=facts
-            )
-        return replace(result, notes=[*result.notes, *kept.lines()], failed=failed)
-
-    def _items(
-        self, files: RowFiles, template: Template, bad: BadRows, counts: Counter[str]
-    ) -> Iterator[CallItem[RubricProblem]]:
-        duplicates = Duplicates()
-        for read in files:
-            counts["rows"] += 1
-            try:
-                problem = read_problem(read, self.layout, self.solution_column, replace=self.replace)
-                prompt = writing_prompt(template, problem, hide_reference=self.hide_reference)
-                key = digest_of(prompt, problem.question, problem.answers, problem.solution)
-                duplicates.refuse(read.where, problem=key, id=problem.prompt.id)
-            except RowError as error:
-                bad.note(read.where, error)
-                continue
+        def parse(read: ReadRow) -> Iterator[CallItem[RubricProblem]]:
+            prompt = self.layout.prompt_of(read.row, read.file, read.number)
+            problem = self._problem(read.row, prompt)
+            request = writing_prompt(template, problem, hide_reference=self.hide_reference)
+            key = digest_of(request, problem.question, problem.answers, problem.solution)
+            prepared.require_new(read.where, problem=key, id=prompt.id)
             counts["with a right answer"] += bool(problem.answers)
             counts["with a reference solution"] += bool(problem.solution)
             yield CallItem(key, read.where, problem)
+
+        items = await prepared.read(parse)
+        prepared.require_columns(answer_column=self.answer_column, solution_column=self.solution_column)
+
+        async def request(asker: Asker, problem: RubricProblem) -> dict[str, Any]:
+            parsed = await request_rubric(asker, template, problem, hide_reference=self.hide_reference)
+            rubric = parsed.value
+            made_by = {
+                "tries": parsed.attempts,
+                "prompt_tokens": parsed.prompt_tokens,
+                "tokens": parsed.tokens,
+                "parts": [item.part for item in rubric.criteria],
+                "checks": [list(item.checks) for item in rubric.criteria],
+                "not_applicable": [{"failure": name, "why": why} for name, why in rubric.not_applicable.items()],
+            }
+            criteria = [item.model_dump(include={"name", "points", "text"}) for item in rubric.criteria]
+            return {"criteria": criteria, "made_by": made_by}
+
+        async def rows(reply: Callable[[str], Any]) -> Iterable[tuple[int, Row]]:
+            replies = ((item.value.row, reply(item.key)) for item in items)
+            return ((0, with_criteria(row, **found)) for row, found in replies if found)
+
+        return await self.write_replies(
+            context,
+            prepared,
+            self.writer,
+            items,
+            request,
+            rows,
+            outs=self.outs,
+            made_by={**template.facts(), "parser": PARSER},
+            settings={"hide_reference": self.hide_reference},
+        )
+
+    def _problem(self, row: Row, prompt: Prompt) -> RubricProblem:
+        extra = row.get("extra_info")
+        if extra is not None and not isinstance(extra, Mapping):
+            raise RowError(f"extra_info is {describe(extra)}: it must be a table, where the criteria go")
+        if not self.replace and (row.get("criteria") or (extra or {}).get("criteria")):
+            raise RowError("the row has criteria already: set replace to have new ones written, or leave it out")
+        question = question_of(prompt)
+        if not question.strip():
+            raise RowError(f"{self.prompt_column} is blank: there is no problem to write a rubric for")
+        columns = SOLUTIONS if self.solution_column is None else (self.solution_column,)
+        column, solution = next(
+            ((column, value) for column in columns if (value := find(row, column)) is not ABSENT), ("", "")
+        )
+        if not isinstance(solution, str):
+            raise RowError(f"{column} is {describe(solution)}: a reference solution is text")
+        answers = (text.rpartition(FINAL)[2].strip() for text in right_answers(prompt))
+        return RubricProblem(row, question, tuple(dict.fromkeys(filter(None, answers))), solution)
+
+
+def right_answers(prompt: Prompt) -> tuple[str, ...]:
+    """Return the right answers of a prompt as text, as rules read them: one, or each of a list; not tables."""
+    given = prompt.answer if isinstance(prompt.answer, list | tuple) else (prompt.answer,)
+    return tuple(str(one).strip() for one in given if one is not None and not isinstance(one, Mapping | list | tuple))
 
 
 def load_writing_template(name: str) -> Template:
@@ -170,21 +198,8 @@ def _reference(problem: RubricProblem) -> str:
     return "\n".join(["", "## Reference", "", note, "", *parts, ""]) if parts else ""
 
 
-def rubric_facts(rubric: WrittenRubric, made_by: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a row keeps of its rubric besides the criteria: who wrote it, and what each item is for."""
-    return {
-        **made_by,
-        "parts": [item.part for item in rubric.items],
-        "checks": [list(item.checks) for item in rubric.items],
-        "not_applicable": [{"failure": name, "why": why} for name, why in rubric.not_applicable.items()],
-    }
-
-
 def with_criteria(row: Row, criteria: list[Any], made_by: Mapping[str, Any]) -> Row:
     """Return a row with `extra_info.criteria`, where the `rubric` reward finds them, and how they came about."""
     rest = {name: value for name, value in row.items() if name != "criteria"}  # this would be found first
     extra = {**(row.get("extra_info") or {}), "criteria": criteria, "criteria_made_by": dict(made_by)}
     return {**rest, "extra_info": extra}
-
-
-__all__ = ["RubricJob", "load_writing_template", "request_rubric", "revised_prompt", "writing_prompt"]

@@ -6,11 +6,10 @@ import asyncio
 import json
 import math
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from io import BytesIO
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
@@ -18,22 +17,22 @@ from yarl import URL
 
 from rewardsmith import __version__
 from rewardsmith.engines.client.replies import (
+    MAX_EXCERPT,
     RequestError,
     body_error,
-    error_code,
     excerpt,
     malformed,
     retry_after,
     status_error,
 )
-from rewardsmith.engines.urls import read_url, without_verb
+from rewardsmith.engines.urls import read_url
 from rewardsmith.errors import UserError
 from rewardsmith.masking import Mask
 
+T = TypeVar("T")
+
 MAX_BODY = 32 * 2**20  # bytes of a reply, decompressed
 _KEEP_ALIVE = 4.0  # servers close idle connections after about 5 s; a request on one that is closing would be lost
-_LONG_BODY = 2**18
-_STREAM_END = 1.0  # seconds in which a server may close a stream after its last event
 
 
 @dataclass(frozen=True)
@@ -81,16 +80,13 @@ class HttpClient:
     def __init__(self, connect_timeout: float, key: str | None, secrets: Iterable[str] = ()) -> None:
         self._connect_timeout = connect_timeout
         self._loop = asyncio.get_running_loop()
-        headers = {"User-Agent": f"rewardsmith/{__version__}", "Accept-Encoding": "identity"}
-        if key:
-            headers["Authorization"] = f"Bearer {key}"
-        self.mask = Mask([key, *secrets])
+        self._mask = Mask([key, *secrets])
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE),
-            headers=headers,
+            headers={"User-Agent": f"rewardsmith/{__version__}", "Accept-Encoding": "identity"}
+            | ({"Authorization": f"Bearer {key}"} if key else {}),
             timeout=aiohttp.ClientTimeout(total=None),
             cookie_jar=aiohttp.DummyCookieJar(),
-            trace_configs=[_start_clock_when_sent()],
         )
         self._closing = _close_with_loop(self._session)
 
@@ -114,116 +110,62 @@ class HttpClient:
         endpoint: Endpoint,
         url: URL,
         payload: Mapping[str, Any] | None,
+        parse: Callable[[Any], T],
         until: float,
         *,
-        first_token: float | None = None,
-        any_body: bool = False,
-    ) -> Any:
-        """Return the JSON of a reply (a stream is assembled), or raise `RequestError`; without payload, send a GET.
+        timeout: float | None = None,
+    ) -> T:
+        """Return the parsed reply, or raise `RequestError`; without payload, send a GET.
 
-        `until` is on the event loop's clock, `first_token` in seconds. With `any_body` the reply need not be JSON.
+        `until`, on the event loop's clock, and `timeout`, in seconds, limit the request. `parse` gets JSON, or the text
+        of a reply that is none.
         """
+        begun = self._loop.time()
+        limit = until if timeout is None else min(until, begun + timeout)
+        # Below the deadline, so that a connection that is never accepted is unreachable, not slow.
+        connect = min(self._connect_timeout, 0.95 * max(0.0, limit - begun))
         try:
-            async with asyncio.timeout_at(until):
-                # Below the deadline, so that a connection that is never accepted is unreachable, not slow.
-                connect = min(self._connect_timeout, 0.95 * max(0.0, until - self._loop.time()))
-                return await self._send(endpoint, url, payload, connect, first_token, any_body)
-        except RequestError as error:
-            error.detail = self.mask.text(error.detail)
-            raise
-        except aiohttp.ClientError as error:  # before TimeoutError: a connect timeout is both
-            raise self._connection_error(error, endpoint) from None
-        except TimeoutError:
-            raise RequestError("timeout", f"{endpoint.shown} did not finish its reply") from None
-        except OSError as error:
-            what = f"{endpoint.shown}: {type(error).__name__}: {error}"
-            raise RequestError("unreachable", what, unreachable=True) from None
-
-    async def _send(
-        self,
-        endpoint: Endpoint,
-        url: URL,
-        payload: Mapping[str, Any] | None,
-        connect: float,
-        first_token: float | None,
-        any_body: bool,
-    ) -> Any:
-        data = None if payload is None else json.dumps(payload).encode()
-        clock = asyncio.timeout(None)  # of the first token; it starts when the request is sent
-        try:
-            async with clock:
-                response = await self._session.request(
-                    "GET" if data is None else "POST",
+            async with (
+                asyncio.timeout_at(limit),
+                self._session.request(
+                    "GET" if payload is None else "POST",
                     url,
-                    data=BytesIO(data) if data is not None and len(data) > _LONG_BODY else data,  # written in chunks
-                    headers={} if data is None else {"Content-Type": "application/json"},
+                    data=None if payload is None else BytesIO(json.dumps(payload).encode()),
+                    headers={} if payload is None else {"Content-Type": "application/json"},
                     proxy=endpoint.proxy,
                     allow_redirects=False,
                     timeout=aiohttp.ClientTimeout(total=None, connect=connect, ceil_threshold=math.inf),
-                    trace_request_ctx=(clock, first_token),
-                )
+                ) as response,
+            ):
+                return parse(self._checked(response, await _read(response)))
+        except RequestError as error:
+            found = error
+        except aiohttp.ClientError as error:  # before TimeoutError: a connect timeout is both
+            found = _connection_error(error)
         except TimeoutError:
-            if not clock.expired():
-                raise
-            what = f"{endpoint.shown} did not begin a reply in {first_token:g} s"
-            raise RequestError("timeout", what, unreachable=True) from None
-        async with response:  # leaving it early closes the connection
-            return await self._read(response, endpoint.shown, clock.when(), any_body)
+            detail = f"no reply within {limit - begun:.3g} s"
+            found = RequestError("timeout", detail, unreachable=limit < until)
+        except OSError as error:
+            found = RequestError("unreachable", f"{type(error).__name__}: {error}", unreachable=True)
+        found.detail = self._mask.text(f"{endpoint.shown}: {found.detail}")
+        raise found from None
 
-    async def _read(self, response: aiohttp.ClientResponse, where: str, begin: float | None, any_body: bool) -> Any:
-        content = _bounded(response, where)
-        status = response.status
-        if status < 300 and response.content_type == "text/event-stream":
-            return self.mask.json(await _assemble_stream(content, where, begin))
-        body = b"".join([part async for part in content])
+    def _checked(self, response: aiohttp.ClientResponse, body: bytes) -> Any:
+        """Return the JSON of a reply, or its text, without the secrets in it."""
         try:
-            parsed = self.mask.json(json.loads(body), body)
+            parsed = self._mask.json(json.loads(body), body)
         except (ValueError, RecursionError):
-            parsed = None
+            parsed = body[: 4 * MAX_EXCERPT].decode("utf-8", "replace")
+        status, error = response.status, parsed.get("error") if isinstance(parsed, dict) else None
         if 300 <= status < 400:
-            raise RequestError("refused", f"{where} {_redirect(response)} (status {status})", retryable=False)
+            detail = f"it redirects (status {status}), which is not followed: set urls to the server's own address"
+            raise RequestError("refused", detail, retryable=False)
         if status >= 400:
-            after = retry_after(response.headers)
-            raise status_error(status, where, body, retry_after=after, code=error_code(parsed))
-        if any_body:
-            return parsed
-        if not isinstance(parsed, dict | list):
-            raise malformed(f"{where} sent no JSON", body)
-        if isinstance(parsed, dict) and parsed.get("error"):
-            raise body_error(parsed["error"], where)
+            code = error.get("code") if isinstance(error, dict) else None
+            raise status_error(status, body, retry_after=retry_after(response.headers), code=code)
+        if error:
+            raise body_error(error)
         return parsed
-
-    def _connection_error(self, error: aiohttp.ClientError, endpoint: Endpoint) -> RequestError:
-        """Return what an error of aiohttp means."""
-        if isinstance(error, aiohttp.ClientHttpProxyError) and endpoint.proxy is not None:
-            # Not the text of the error: it holds the proxy's password. The status is not the server's.
-            proxy = endpoint.proxy.with_user(None)
-            found = status_error(error.status, f"{endpoint.shown}: the proxy {proxy}", error.message)
-            found.status = 0
-            return found
-        what = self.mask.text(f"{endpoint.shown}: {type(error).__name__}: {excerpt(str(error))}")
-        if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnectorSSLError):
-            return RequestError("refused", f"{what}; does the server speak http:// only?", retryable=False)
-        if isinstance(error, aiohttp.ClientConnectorError) and isinstance(error.os_error, ConnectionRefusedError):
-            return RequestError("unreachable", f"{endpoint.shown}: connection refused", unreachable=True)
-        if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
-            return RequestError("unreachable", what, unreachable=True)
-        if isinstance(error, aiohttp.ClientConnectionError | aiohttp.ClientPayloadError):
-            return RequestError("unreachable", what)
-        return malformed(what)
-
-
-def _start_clock_when_sent() -> aiohttp.TraceConfig:
-    """Start the clock of the first token when the request has a connection."""
-    trace = aiohttp.TraceConfig()
-
-    async def start(_session: aiohttp.ClientSession, context: SimpleNamespace, _params: object) -> None:
-        clock, seconds = context.trace_request_ctx
-        if seconds is not None:
-            clock.reschedule(asyncio.get_running_loop().time() + seconds)
-
-    trace.on_request_headers_sent.append(start)
-    return trace
 
 
 _OPEN: dict[aiohttp.ClientSession, AsyncGenerator[None, None]] = {}  # so that none is garbage before it is closed
@@ -239,110 +181,29 @@ async def _close_with_loop(session: aiohttp.ClientSession) -> AsyncGenerator[Non
         await asyncio.sleep(0)  # transports close in the next iteration of the loop
 
 
-def _redirect(response: aiohttp.ClientResponse) -> str:
-    try:
-        to = response.url.join(URL(response.headers.get("Location", "")[:500])).with_user(None).with_query(None)
-        return f"redirects to {to}: set the address to {without_verb(to)}"
-    except ValueError:
-        return "redirects to an invalid address"
-
-
-async def _bounded(response: aiohttp.ClientResponse, where: str) -> AsyncIterator[bytes]:
-    """Yield a reply, at most `MAX_BODY` bytes: aiohttp decompresses in chunks, and 1 MB of gzip can hold 1 GB."""
-    size = 0
+async def _read(response: aiohttp.ClientResponse) -> bytes:
+    """Return a reply of at most `MAX_BODY` bytes: aiohttp decompresses in chunks, and 1 MB of gzip can hold 1 GB."""
+    body = bytearray()
     async for part in response.content.iter_any():
-        size += len(part)
-        if size > MAX_BODY:
-            raise RequestError("unparsable", f"{where} sent more than {MAX_BODY >> 20} MiB", retryable=False)
-        yield part
+        body += part
+        if len(body) > MAX_BODY:
+            raise RequestError("unparsable", f"it sent more than {MAX_BODY >> 20} MiB", retryable=False)
+    return bytes(body)
 
 
-# ---- streaming -----------------------------------------------------------------------------------------------------
-
-
-async def _assemble_stream(content: AsyncIterator[bytes], where: str, begin: float | None) -> dict[str, Any]:
-    """Return the body that the server would have sent without streaming; the first token must come until `begin`."""
-    stream = _Stream(where)
-    line: list[bytes] = []
-    clock = asyncio.timeout_at(begin)
-    try:
-        async with clock:
-            async for part in content:
-                first, *others = part.split(b"\n")
-                line.append(first)
-                if not others:
-                    continue
-                complete = [b"".join(line), *others[:-1]]
-                line = [others[-1]]
-                if sum(stream.add(each) for each in complete):
-                    now = asyncio.get_running_loop().time()
-                    clock.reschedule(now + _STREAM_END if stream.done else None)
-    except TimeoutError:
-        if not clock.expired():
-            raise
-        if not stream.done:
-            raise RequestError("timeout", f"{where} did not begin its reply in time", unreachable=True) from None
-    stream.add(b"".join(line))
-    return stream.body()
-
-
-@dataclass
-class _Stream:
-    """The events of one reply so far; `chat` is False for a text completion."""
-
-    where: str
-    texts: dict[str, list[str]] = field(default_factory=dict)
-    logprobs: list[Any] = field(default_factory=list)
-    usage: Any = None
-    finish: Any = None
-    done: bool = False
-    chat: bool = True
-
-    def add(self, line: bytes) -> bool:
-        """Add a line; return whether it holds a part of the reply."""
-        if not line.startswith(b"data:"):
-            return False  # blank lines, comments and names of events
-        data = line[5:].strip()
-        if data == b"[DONE]":
-            self.done = True
-            return True
-        try:
-            event = json.loads(data)
-        except (ValueError, RecursionError):
-            event = None
-        if not isinstance(event, dict):
-            raise malformed(f"{self.where} sent an event that is not a JSON object", data)
-        if event.get("error"):
-            raise body_error(event["error"], self.where)
-        self.usage = event.get("usage") or self.usage
-        choices = event.get("choices")
-        if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
-            return False
-        return self._add_choice(choices[0])
-
-    def _add_choice(self, choice: dict[str, Any]) -> bool:
-        self.finish = choice.get("finish_reason") or self.finish
-        delta = choice.get("delta")
-        if not isinstance(delta, dict):
-            self.chat, delta = False, {"content": choice.get("text")}
-        texts = {name: delta.get(name) for name in ("content", "reasoning_content", "reasoning", "refusal")}
-        for name, text in texts.items():
-            if isinstance(text, str):
-                self.texts.setdefault(name, []).append(text)
-        if isinstance(choice.get("logprobs"), dict):
-            tokens = choice["logprobs"].get("content" if self.chat else "token_logprobs")
-            self.logprobs.extend(tokens if isinstance(tokens, list) else [])
-        return any(text and isinstance(text, str) for text in texts.values())
-
-    def body(self) -> dict[str, Any]:
-        if self.finish is None and not self.done:
-            raise RequestError("unreachable", f"{self.where} closed the stream before the end of its reply")
-        if self.finish is None and not self.texts:
-            return {"choices": [], "usage": self.usage}
-        message = {name: "".join(parts) for name, parts in self.texts.items()}
-        choice: dict[str, Any] = {"finish_reason": self.finish, "message": message}
-        if not self.chat:
-            choice["text"] = message.pop("content", None)
-        if self.logprobs:
-            choice["logprobs"] = {"content" if self.chat else "token_logprobs": self.logprobs}
-        return {"choices": [choice], "usage": self.usage}
+def _connection_error(error: aiohttp.ClientError) -> RequestError:
+    """Return what an error of aiohttp means."""
+    if isinstance(error, aiohttp.ClientHttpProxyError):  # its own text holds the proxy's password
+        found = status_error(error.status, f"the proxy replied: {error.message}")
+        if error.status == 407:
+            found.detail += "; set the proxy's user and password in the environment: http://user:password@host:port"
+        found.status = 0  # it is not the server's
+        return found
+    what = f"{type(error).__name__}: {excerpt(str(error))}"
+    if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnectorSSLError):
+        return RequestError("refused", f"{what}; does the server speak http:// only?", retryable=False)
+    if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
+        return RequestError("unreachable", what, unreachable=True)
+    if isinstance(error, aiohttp.ClientConnectionError | aiohttp.ClientPayloadError):
+        return RequestError("unreachable", what)
+    return malformed(what)

@@ -51,22 +51,17 @@ async def probe_replies(model: ServedModel, serves: str, deadline: float) -> tup
     if serves != "chat":
         pairs = [(Message("user", question), Message("assistant", answer)) for question, answer in ANSWERS]
         return (ProbeReply(numbers=tuple(await model.rate(pairs))),)
-    try:
-        return await _chat_replies(model, deadline, logprobs=True)
-    except ModelCallError as error:
-        if error.kind != "refused":
-            raise
-    return await _chat_replies(model, deadline, logprobs=False)  # not every server returns logprobs
-
-
-async def _chat_replies(model: ServedModel, deadline: float, *, logprobs: bool) -> tuple[ProbeReply, ...]:
-    requests = [
-        ChatRequest([Message("user", text)], max_tokens=TOKENS, logprobs=logprobs, deadline=deadline)
-        for text in QUESTIONS
-    ]
-    results = await asyncio.gather(*map(model.chat, requests), return_exceptions=True)
-    if error := next((each for each in results if isinstance(each, BaseException)), None):
-        raise error
+    for logprobs in (True, False):  # not every server returns logprobs
+        requests = [
+            ChatRequest([Message("user", text)], max_tokens=TOKENS, logprobs=logprobs, deadline=deadline)
+            for text in QUESTIONS
+        ]
+        results = await asyncio.gather(*map(model.chat, requests), return_exceptions=True)
+        error = next((each for each in results if isinstance(each, BaseException)), None)
+        if error is None:
+            break
+        if not logprobs or not isinstance(error, ModelCallError) or error.kind != "refused":
+            raise error
     return tuple(
         ProbeReply(f"{each.thought}\n{each.text}", tuple(math.exp(min(0.0, value)) for value in each.logprobs))
         for each in results

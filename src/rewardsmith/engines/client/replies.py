@@ -61,34 +61,24 @@ def excerpt(body: object) -> str:
     return text if len(text) <= MAX_EXCERPT else f"{text[:MAX_EXCERPT]}…"
 
 
-def status_error(
-    status: int, where: str, body: object, *, retry_after: float | None = None, code: object = None
-) -> RequestError:
+def status_error(status: int, body: object, *, retry_after: float | None = None, code: object = None) -> RequestError:
     """Return the error of an HTTP status; `code` is the name of the error in the body, if any."""
-    detail = f"{where} replied with status {status}: {excerpt(body)}"
-    if status == 407:
-        detail += "; set the proxy's user and password in the environment: http://user:password@host:port"
     gone = status in _UNREACHABLE
     temporary = status in _RETRYABLE or (status >= 500 and status not in _PERMANENT)
     retryable = gone or (temporary and str(code) not in _PERMANENT_CODES)
     # A gateway's 503 is a server that is gone; one that says when to come back is there.
     busy = retryable and status in _OVERLOADED and (not gone or retry_after is not None)
     kind: FailureKind = "unreachable" if gone else "refused"
+    detail = f"status {status}: {excerpt(body)}"
     return RequestError(kind, detail, retryable, gone and not busy, busy, retry_after, status)
 
 
-def body_error(error: object, where: str) -> RequestError:
+def body_error(error: object) -> RequestError:
     """Return the error that came in the body of a reply with status 200; its code may be an HTTP status."""
-    code = error_code({"error": error})
+    code = error.get("code") if isinstance(error, dict) else None
     if isinstance(code, int) and 400 <= code < 600:
-        return status_error(code, where, error)
-    return RequestError("refused", f"{where} replied with an error: {excerpt(error)}", retryable=False)
-
-
-def error_code(body: Any) -> object:
-    """Return the code in an error's body, or None."""
-    error = body.get("error") if isinstance(body, dict) else None
-    return error.get("code") if isinstance(error, dict) else None
+        return status_error(code, error)
+    return RequestError("refused", f"it replied with an error: {excerpt(error)}", retryable=False)
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
@@ -127,20 +117,16 @@ def parse_completion(body: Any, *, chat: bool, logprobs: bool) -> ChatReply:
         raise RequestError("refused", "the server's content filter withheld the reply", retryable=False)
     if finish in _ABORTED:
         raise RequestError("refused", f"the server aborted the reply: finish_reason {finish!r}")
-    if refusal := _optional_text(message, "refusal"):
+    refusal, *thoughts = (message.get(name) for name in ("refusal", "reasoning_content", "reasoning"))
+    if refusal and isinstance(refusal, str):
         raise RequestError("refused", f"the model declined: {excerpt(refusal)}", retryable=False)
-    thought = _optional_text(message, "reasoning_content") or _optional_text(message, "reasoning")
+    thought = next((each for each in thoughts if each and isinstance(each, str)), "")
     text = _content(message.get("content" if chat else "text"))
     if text is None and not thought and finish != "length":
         raise malformed("the reply has no text", message)
     text = text or ""
     values = _logprobs(choice, chat=chat, text=text) if logprobs else ()
     return ChatReply(unicode(text), finish == "length", unicode(thought), logprobs=values)
-
-
-def _optional_text(message: dict[str, Any], name: str) -> str:
-    value = message.get(name)
-    return value if isinstance(value, str) else ""
 
 
 def _content(content: object) -> str | None:
@@ -213,12 +199,12 @@ def parse_embeddings(body: Any, count: int) -> NDArray[np.float32]:
     return unit
 
 
-def parse_models(body: Any) -> dict[str, str]:
-    """Return the models of a server: the name, and what it was loaded from ("" if unknown)."""
+def parse_models(body: Any) -> list[str]:
+    """Return the names of a server's models."""
     entries = _field(body, "data", list)
     if not all(isinstance(each, dict) and isinstance(each.get("id"), str) and each["id"] for each in entries):
         raise malformed("the list of models has an entry without an id", body)
-    return {each["id"]: str(each.get("root") or "") for each in entries}
+    return [each["id"] for each in entries]
 
 
 def _field(body: Any, name: str, kind: type) -> Any:

@@ -7,25 +7,32 @@ import json
 import os
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from yarl import URL
 
 from rewardsmith.engines.client import replies
-from rewardsmith.engines.client.discovery import ModelDiscovery
-from rewardsmith.engines.client.dispatcher import Dispatcher, ServerRequest
+from rewardsmith.engines.client.dispatcher import Dispatcher, ServerReply
 from rewardsmith.engines.client.http_client import Endpoint
 from rewardsmith.engines.client.probes import probe_replies, without_sampling
-from rewardsmith.engines.client.replies import RequestError
+from rewardsmith.engines.client.replies import RequestError, parse_models
 from rewardsmith.engines.model_settings import ClientSettings
-from rewardsmith.errors import UserError
+from rewardsmith.errors import UserError, listing, nearest
 from rewardsmith.llm import ChatReply, ChatRequest, Conversation, ModelCallError, ProbeReply, Usage
 from rewardsmith.masking import UnsetVariableError, resolved
 from rewardsmith.types import Message
 
 T = TypeVar("T")
 
+LIST_TIMEOUT = 30.0  # seconds in which a server must list its models
+SLEEP_TIMEOUT = 300.0  # seconds for /sleep and /wake_up, which move weights
+ATTEMPTS, PAUSE = 3, 0.5  # of these requests, which need no slot
+ABSENT = (404, 405, 501)  # status of what a server does not have
+
+_SLEEP_MODE = "start vLLM with --enable-sleep-mode and the environment variable VLLM_SERVER_DEV_MODE=1"
 _CHECKED = [(Message("user", "1 + 1 ="), Message("assistant", text)) for text in ("2", "I do not know.")]
 _REMEDY = {
     "classify": "the server does not rate conversations (vLLM: a sequence-classification model, --runner pooling)",
@@ -38,43 +45,35 @@ class ServedModel:
     """A `ChatModel`, `Rater` or `Embedder` on servers.
 
     Connections are opened by the first call in an event loop. They are closed by `close`, or with the event loop.
-    Without `model`, the servers have only one. `get_key` returns the value of an environment variable.
+    Without `model`, the servers have only one.
     """
 
     def __init__(
-        self,
-        settings: ClientSettings,
-        urls: Sequence[str],
-        *,
-        model: str | None = None,
-        name: str = "model",
-        get_key: Callable[[str], str | None] = os.environ.get,
+        self, settings: ClientSettings, urls: Sequence[str], *, model: str | None = None, name: str = "model"
     ) -> None:
         self.name = name
         self.usage = Usage()
+        self.away: tuple[str, ...] = ()  # addresses that did not respond at the last check, while others did
         self._settings = settings
-        self._get_key = get_key
         self._dispatcher = Dispatcher(
             settings, _endpoints(urls), lambda: (self.key(), self._extra_fields()[1]), self.usage
         )
-        self._discovery = ModelDiscovery(self._dispatcher, settings, model, name)
+        self._model = model
+        self._discovered: str | None = None
+        self._discovery: asyncio.Task[str] | None = None
         self._limit_field = "max_tokens"
         self._asleep: bool | None = None  # unknown: an earlier run may have left the servers asleep
 
     def replace_urls(self, urls: Sequence[str], model: str | None = None) -> None:
         """Use other servers from now on; requests in flight that fail are sent to the new ones."""
         self._dispatcher.endpoints = _endpoints(urls)
-        self._discovery.reset(model)
-
-    @property
-    def away(self) -> tuple[str, ...]:
-        """Addresses that did not respond at the last check, while others did."""
-        return self._discovery.away
+        self._discovered = None
+        self._model = model or self._model
 
     async def identity(self) -> str:
         """Return the model's identity in the cache: its name, version, verb, and the extra fields of requests."""
         settings = self._settings
-        known = {"model": await self._discovery.model(), "version": settings.version, "body": settings.body}
+        known = {"model": await self._model_name(), "version": settings.version, "body": settings.body}
         return json.dumps(known | {"serves": settings.serves}, sort_keys=True, ensure_ascii=False, default=str)
 
     async def fingerprint(self, deadline: float) -> tuple[ProbeReply, ...]:
@@ -83,14 +82,13 @@ class ServedModel:
             return ()
         settings = self._settings.model_copy(update={"body": without_sampling(self._settings.body)})
         urls = [str(endpoint.url) for endpoint in self._dispatcher.endpoints]
-        model = await self._discovery.model()
-        async with ServedModel(settings, urls, model=model, name=self.name, get_key=self._get_key) as probed:
+        async with ServedModel(settings, urls, model=await self._model_name(), name=self.name) as probed:
             return await probe_replies(probed, settings.serves, deadline)
 
     async def check(self) -> None:
         """Raise if it cannot work: an address must respond, and each that does must have the model."""
         try:
-            await self._discovery.check()
+            await self._discover()
         except ModelCallError as error:
             remedy = "start the server, or correct urls"
             raise ModelCallError(error.kind, f"models.{self.name}: {error}: {remedy}", error.attempts) from None
@@ -121,47 +119,129 @@ class ServedModel:
 
     async def sleep(self) -> None:
         """Let the servers release their device memory; calls fail until `wake` (vLLM)."""
-        await self._discovery.set_sleeping(True)
-        self._asleep = True
+        await self._set_sleeping(True)
 
     async def wake(self) -> None:
         """Let the servers take their device memory again (vLLM)."""
-        await self._discovery.set_sleeping(False)
-        self._asleep = False
+        await self._set_sleeping(False)
 
-    async def get(self, endpoint: Endpoint, path: str, timeout: float, *, any_body: bool = False) -> Any:
-        """Send one GET request to any server, with the model's key and without retries; may raise `RequestError`."""
+    async def _set_sleeping(self, asleep: bool) -> None:
+        path = "sleep" if asleep else "wake_up"
+
+        async def send(endpoint: Endpoint) -> None:
+            url = endpoint.at(path, root=True)
+            url = url.update_query(level=1) if asleep else url
+            try:
+                await self.request(endpoint, url, _ignore, SLEEP_TIMEOUT, payload={}, attempts=ATTEMPTS)
+            except RequestError as error:
+                if error.status in ABSENT:
+                    raise UserError(f"models.{self.name}.offload: /{path}: {error}; {_SLEEP_MODE}") from None
+                raise ModelCallError(error.kind, f"/{path}: {error}") from None
+
+        await _all([send(endpoint) for endpoint in self._dispatcher.endpoints])
+        self._asleep = asleep
+
+    # ---- which model the servers have ------------------------------------------------------------------------------
+
+    async def _model_name(self) -> str:
+        """Return the model's name; if it is not set, query the servers once for all callers."""
+        known = self._model or self._discovered
+        if known is not None:
+            return known
+        task = self._discovery
+        if task is None or task.done() or task.get_loop() is not asyncio.get_running_loop():
+            task = self._discovery = asyncio.ensure_future(self._discover())
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())  # it was retrieved
+        return await asyncio.shield(task)
+
+    async def _discover(self) -> str:
+        """Return the model's name; raise unless an address responds, and all that do have the same model."""
+        await self._dispatcher.http()
+        pool = self._dispatcher.pool()
+        results = await asyncio.gather(*(self._list(address.endpoint) for address in pool.addresses))
+        errors: dict[str, RequestError] = {}
+        found: dict[str, str] = {}
+        for address, result in zip(pool.addresses, results, strict=True):
+            where = address.endpoint.shown
+            if isinstance(result, RequestError):
+                address.cool_down(asyncio.get_running_loop().time())
+                errors[where] = result
+            else:
+                address.end_cooldown()
+                found.setdefault(self._choose(where, result), where)
+        pool.serve()
+        self.away = tuple(errors)
+        if not found:
+            raise ModelCallError("unreachable", "; ".join(map(str, errors.values())))
+        if len(found) > 1:
+            each = ", ".join(f"{where} has {model!r}" for model, where in found.items())
+            raise UserError(f"models.{self.name}: the addresses serve different models: {each}: set model")
+        self._discovered = next(iter(found))
+        return self._discovered
+
+    def _choose(self, url: str, served: Sequence[str] | None) -> str:
+        where = f"models.{self.name}.model: {url}"
+        if self._model is not None:
+            if served is not None and self._model not in served:
+                hint = nearest(self._model, served)
+                raise UserError(f"{where} has no model {self._model!r}.{hint} It has: {listing(served)}")
+            return self._model
+        if served is None or len(served) != 1:
+            many = "does not list its models" if served is None else f"has {len(served)} models: {listing(served)}"
+            raise UserError(f"{where} {many}: set model to one of them")
+        return served[0]
+
+    async def _list(self, endpoint: Endpoint) -> list[str] | RequestError | None:
+        """Return the models of an address, None if it has no list, or the error of an address that may come back."""
+        try:
+            return await self.request(endpoint, endpoint.at("models"), parse_models, LIST_TIMEOUT, attempts=ATTEMPTS)
+        except RequestError as error:
+            if error.retryable and error.kind != "unparsable":
+                return error
+            remedy = ""
+            if error.status in ABSENT:
+                try:
+                    await self.request(endpoint, endpoint.at("v1/models"), parse_models, LIST_TIMEOUT)
+                except RequestError:  # many services list no models, and have paths of their own
+                    return None
+                remedy = f"; did you mean {endpoint.shown}/v1?"
+            if error.status in (401, 403):
+                key = self._settings.api_key_env
+                remedy = f"; check the key in {key}" if key else "; set api_key_env to a variable with the key"
+            raise UserError(f"models.{self.name}: {error}{remedy}") from None
+
+    async def request(
+        self,
+        endpoint: Endpoint,
+        url: URL,
+        parse: Callable[[Any], T],
+        timeout: float,
+        *,
+        payload: Mapping[str, Any] | None = None,
+        attempts: int = 1,
+    ) -> T:
+        """Send a request outside the slots; a temporary error is retried, unless the server is gone."""
         http = await self._dispatcher.http()
         until = asyncio.get_running_loop().time() + timeout
-        return await http.send(endpoint, endpoint.at(path), None, until, any_body=any_body)
+        for left in reversed(range(attempts)):
+            try:
+                return await http.send(endpoint, url, payload, parse, until)
+            except RequestError as error:
+                if not left or not error.retryable or error.unreachable or error.kind == "timeout":
+                    raise
+                await asyncio.sleep(min(error.retry_after or PAUSE, 5.0))
+        raise AssertionError("the last attempt returns or raises")
 
     # ---- calls -----------------------------------------------------------------------------------------------------
 
     async def chat(self, question: ChatRequest) -> ChatReply:
-        """Return the model's reply to a conversation, or its continuation of a text."""
-        model, prompt = await self._model_name(), question.prompt
-        chat = not isinstance(prompt, str)
-        size = len(prompt) if isinstance(prompt, str) else _size([prompt])
-        request = ServerRequest(
-            path="chat/completions" if chat else "completions",
-            payload=lambda: self._chat_payload(question, model),
-            parse=lambda body: replies.parse_completion(body, chat=chat, logprobs=question.logprobs),
-            deadline=question.deadline,
-            tokens=size / 4 + question.max_tokens,  # about four characters a token
-            adjust=self._use_other_limit_field,
-        )
-        reply = await self._dispatcher.call(request)
-        value = replace(reply.value, prompt_tokens=reply.prompt_tokens, tokens=reply.tokens)
-        return replace(value, seconds=reply.seconds, attempts=reply.attempts)
+        """Return the model's reply to a conversation, or its continuation of a text.
 
-    def _chat_payload(self, question: ChatRequest, model: str) -> dict[str, Any]:
-        """Return the body of a request. Fields without effect are left out: some servers refuse unknown ones."""
-        body = {"model": model, self._limit_field: question.max_tokens, "temperature": question.temperature}
-        chat = not isinstance(question.prompt, str)
-        if isinstance(question.prompt, str):
-            body["prompt"] = question.prompt
-        else:
-            body["messages"] = _messages(question.prompt)
+        Fields without effect are left out of the request: some servers refuse unknown ones.
+        """
+        prompt, chat = question.prompt, not isinstance(question.prompt, str)
+        body: dict[str, Any] = {self._limit_field: question.max_tokens, "temperature": question.temperature}
+        body |= {"prompt": prompt} if isinstance(prompt, str) else {"messages": _messages(prompt)}
         if question.temperature > 0:
             body["seed"] = question.seed
         if question.top_p < 1:
@@ -170,80 +250,80 @@ class ServedModel:
             body["stop"] = list(question.stop)
         if question.logprobs:
             body["logprobs"] = True if chat else 1
-        if self._settings.first_token_timeout is not None:
-            body |= {"stream": True, "stream_options": {"include_usage": True}}
-        return body | self._extra_fields()[0]
-
-    def _use_other_limit_field(self, error: RequestError, payload: Mapping[str, Any]) -> bool:
-        """Newer servers refuse `max_tokens`, and name the field that they want."""
-        if error.status != 400 or "max_tokens" not in payload or "max_completion_tokens" not in str(error):
-            return False
-        self._limit_field = "max_completion_tokens"
-        return True
+        path = "chat/completions" if chat else "completions"
+        parse = partial(replies.parse_completion, chat=chat, logprobs=question.logprobs)
+        try:
+            reply = await self._call(path, body, parse, question.deadline)
+        except ModelCallError as error:
+            if "max_tokens" not in body or "max_completion_tokens" not in str(error):
+                raise
+            self._limit_field = "max_completion_tokens"  # newer servers refuse the old name, and name the new one
+            self.usage.failed -= 1
+            return await self.chat(question)
+        value = replace(reply.value, prompt_tokens=reply.prompt_tokens, tokens=reply.tokens)
+        return replace(value, seconds=reply.seconds, attempts=reply.attempts)
 
     async def rate(self, conversations: Sequence[Conversation]) -> list[float]:
         """Return one finite number for each conversation: the raw output, where a server gives it."""
-        model = await self._model_name()
         if self._settings.serves != "score":
-            return await _all([self._classify(model, each) for each in conversations])
+            return await _all([self._classify(each) for each in conversations])
         if any(conversation[-1].role != "assistant" for conversation in conversations):
             self.usage.failed += len(conversations)
             reason = 'serves = "score" rates the last message, which is not the response: use serves = "classify"'
             raise ModelCallError("refused", reason)
-        parts = await _all([self._score(model, part) for part in self._batches(conversations)])
+        parts = await _all([self._score(part) for part in self._batches(conversations)])
         return [value for values in parts for value in values]
 
-    async def _classify(self, model: str, conversation: Conversation) -> float:
-        body = {"model": model, "messages": _messages(conversation), "use_activation": False}
-        return await self._pool("classify", body, _size([conversation]), replies.parse_class)
+    async def _classify(self, conversation: Conversation) -> float:
+        body = {"messages": _messages(conversation), "use_activation": False}
+        return (await self._call("classify", body, replies.parse_class)).value
 
-    async def _score(self, model: str, conversations: Sequence[Conversation]) -> list[float]:
+    async def _score(self, conversations: Sequence[Conversation]) -> list[float]:
         body = {
-            "model": model,
             "text_1": ["\n\n".join(message.content for message in each[:-1]) for each in conversations],
             "text_2": [each[-1].content for each in conversations],
             "use_activation": False,
         }
-        count = len(conversations)
-        return await self._pool("score", body, _size(conversations), lambda reply: replies.parse_scores(reply, count))
+        return (await self._call("score", body, partial(replies.parse_scores, count=len(conversations)))).value
 
     async def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return a vector of length 1 for each text, [n, D]."""
-        model = await self._model_name()
-        parts = await _all([self._embed(model, part) for part in self._batches(texts)])
+        parts = await _all([self._embed(part) for part in self._batches(texts)])
         if len({part.shape[1] for part in parts}) > 1:
             raise ModelCallError("unparsable", "the embeddings of one batch are longer than those of another")
         return np.concatenate(parts) if parts else np.zeros((0, 0), dtype=np.float32)
 
-    async def _embed(self, model: str, texts: Sequence[str]) -> NDArray[np.float32]:
-        body = {"model": model, "input": list(texts), "encoding_format": "float"}
-        size = sum(map(len, texts))
-        return await self._pool("embeddings", body, size, lambda reply: replies.parse_embeddings(reply, len(texts)))
+    async def _embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        body = {"input": list(texts), "encoding_format": "float"}
+        return (await self._call("embeddings", body, partial(replies.parse_embeddings, count=len(texts)))).value
 
-    async def _pool(self, path: str, body: dict[str, Any], size: int, parse: Callable[[Any], T]) -> T:
-        """Call a pooling endpoint; `classify` and `score` are not below /v1."""
-        payload, deadline, root = lambda: body | self._extra_fields()[0], self._settings.deadline, path != "embeddings"
-        request = ServerRequest(path, payload, parse, deadline, tokens=size / 4, root=root)
-        return (await self._dispatcher.call(request)).value
+    async def _call(
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        parse: Callable[[Any], T],
+        deadline: float | None = None,
+    ) -> ServerReply[T]:
+        """Send a request with the model's name and the extra fields; a user's mistake is a failure like others."""
+        try:
+            payload = {"model": await self._model_name(), **body, **self._extra_fields()[0]}
+            root = path in ("classify", "score")  # these are not below /v1
+            deadline = deadline or self._settings.deadline
+            return await self._dispatcher.call(path, payload, parse, deadline=deadline, root=root)
+        except (UserError, ModelCallError) as error:
+            self.usage.failed += 1
+            raise error if isinstance(error, ModelCallError) else ModelCallError("refused", str(error)) from None
 
     def _batches(self, items: Sequence[T]) -> list[Sequence[T]]:
         size = self._settings.batch
         return [items[i : i + size] for i in range(0, len(items), size)]
-
-    async def _model_name(self) -> str:
-        """Return the model's name; in a call, a user's mistake is a failure like others."""
-        try:
-            return await self._discovery.model()
-        except (UserError, ModelCallError) as error:
-            self.usage.failed += 1
-            raise error if isinstance(error, ModelCallError) else ModelCallError("refused", str(error)) from None
 
     # ---- secrets ---------------------------------------------------------------------------------------------------
 
     def _extra_fields(self) -> tuple[dict[str, Any], list[str]]:
         """Return the `body` of the recipe with its environment variables filled in, and the secrets in it."""
         try:
-            return resolved(self._settings.body, self._get_key)
+            return resolved(self._settings.body)
         except UnsetVariableError as error:
             raise UserError(f"models.{self.name}.body: the environment variable {error} is not set: set it") from None
 
@@ -252,12 +332,10 @@ class ServedModel:
         variable = self._settings.api_key_env
         if variable is None:
             return None
-        key = (self._get_key(variable) or "").strip()
-        where = f"models.{self.name}.api_key_env"
-        if not key:
-            raise UserError(f"{where}: the environment variable {variable} is not set: put the API key in it")
-        if not key.isascii() or not key.isprintable():
-            raise UserError(f"{where}: the value of {variable} cannot be sent as a key")
+        key = os.environ.get(variable, "").strip()
+        if not key or not key.isascii() or not key.isprintable():
+            problem = "cannot be sent as a key" if key else "is not set: put the API key in it"
+            raise UserError(f"models.{self.name}.api_key_env: the environment variable {variable} {problem}")
         return key
 
 
@@ -271,8 +349,8 @@ def _messages(conversation: Conversation) -> list[dict[str, str]]:
     return [{"role": message.role, "content": message.content} for message in conversation]
 
 
-def _size(conversations: Sequence[Conversation]) -> int:
-    return sum(len(message.content) for each in conversations for message in each)
+def _ignore(_body: object) -> None:
+    """Parse a reply whose body does not matter."""
 
 
 async def _all(coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:

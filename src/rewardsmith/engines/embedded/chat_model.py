@@ -11,10 +11,10 @@ import hashlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
-from math import isfinite
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from rewardsmith.engines.conversation_rows import conversation_rows, ratings, tokens_read
 from rewardsmith.engines.embedded.chat_template import special_token_escaper
@@ -26,6 +26,7 @@ from rewardsmith.errors import UserError
 from rewardsmith.llm import ChatReply, ChatRequest, Conversation, ModelCallError, TokenLogprobs, Usage
 from rewardsmith.types import Message, Prompt, Rollout, RolloutGroup
 
+_NOTHING = np.empty(0, np.float32)
 OnDevice = Callable[[], AbstractAsyncContextManager[None]]  # entered while the engine works
 
 
@@ -52,6 +53,19 @@ class _EngineModel:
             raise
         except Exception as error:
             raise ModelCallError("crashed", f"{type(error).__name__}: {error}") from error
+
+    async def _run(self, rows: Sequence[Row], forward: Callable[[Sequence[Row]], Tensor]) -> list[NDArray[np.float32]]:
+        """Return what the engine computes for each row; other coroutines run between two passes."""
+        results = [np.empty(0, np.float32)] * len(rows)
+        async with self._working():
+            for chosen in self._engine.micro_batches(rows):
+                part = [rows[i] for i in chosen]
+                outputs = forward(part).cpu().numpy()
+                self.usage.prompt_tokens += tokens_read(part)
+                for i, output in zip(chosen, outputs, strict=True):
+                    results[i] = output
+                await asyncio.sleep(0)
+        return results
 
     def _require_length(self, length: int, what: str, *, room: int = 0) -> None:
         """Refuse what has no tokens, or more than the model reads."""
@@ -183,7 +197,9 @@ class EmbeddedChatModel(_EngineModel):
                 raise ModelCallError("refused", f"{self.name} has no adapter that could be switched off")
             rows = self._rows(group)
             ends = [self._char_ends(row.response, r.text) for row, r in zip(rows, group.rollouts, strict=True)]
-            logprobs = await self._measure(rows, adapter)
+            forward = self._engine.logprobs if adapter else self._engine.reference_logprobs
+            found = iter(await self._run([row for row in rows if len(row.response)], forward))
+            logprobs = [next(found)[: len(row.response)] if len(row.response) else _NOTHING for row in rows]
             if not all(np.isfinite(each).all() for each in logprobs):
                 raise ModelCallError("invalid", "the log-probability of a token of the response is not finite")
         except ModelCallError:
@@ -220,20 +236,6 @@ class EmbeddedChatModel(_EngineModel):
         except ValueError as error:
             raise ModelCallError("refused", f"{self.name} cannot read a response: {error}") from None
 
-    async def _measure(self, rows: Sequence[Row], adapter: bool) -> list[NDArray[np.float32]]:
-        results = [np.empty(0, np.float32) for _ in rows]
-        nonempty = [i for i, row in enumerate(rows) if len(row.response)]
-        async with self._working():
-            measure = self._engine.logprobs if adapter else self._engine.reference_logprobs
-            for chosen in self._engine.micro_batches([rows[i] for i in nonempty]):
-                indices = [nonempty[i] for i in chosen]
-                logprobs_bT = measure([rows[i] for i in indices]).cpu().numpy()
-                self.usage.prompt_tokens += tokens_read([rows[i] for i in indices])
-                for i, logprobs_T in zip(indices, logprobs_bT, strict=True):
-                    results[i] = logprobs_T[: len(rows[i].response)]
-                await asyncio.sleep(0)
-        return results
-
 
 class EmbeddedRater(_EngineModel):
     """Implements `rewardsmith.llm.Rater` with an embedded engine that has a scalar head."""
@@ -241,14 +243,10 @@ class EmbeddedRater(_EngineModel):
     rates_together = True  # a rating belongs to the whole call
 
     async def check(self) -> None:
-        """Raise a `UserError` if the model cannot rate: no scalar head, or an untrained one, or no chat template."""
+        """Raise a `UserError` if the model cannot rate: its head is untrained, or it has no usable chat template."""
         engine, where = self._engine, f"models.{self.name}"
-        if engine.settings.head != "scalar":
-            raise UserError(f'{where} has a language head: a model that rates has head = "scalar"')
-        init, weight = engine.settings.init or self.name, engine.model.score.weight
-        if weight.shape[0] != 1:
-            raise UserError(f"{where}: the head gives {weight.shape[0]} numbers for a text. A reward model gives one")
-        if init not in TINY and not bool(weight.any()):
+        init = engine.settings.init or self.name
+        if init not in TINY and not bool(engine.model.score.weight.any()):
             raise UserError(
                 f"{where}: the head is all zeros, so every text would have the same rating. {init} has no trained head:"
                 " name a reward model (a Hugging Face folder of a sequence classifier with one label)"
@@ -272,30 +270,17 @@ class EmbeddedRater(_EngineModel):
                 zip(tokens, rows, strict=True), key=lambda pair: (pair[0].tobytes(), len(pair[1].prompt))
             )
             distinct = {each.tobytes(): row for each, row in by_tokens}
-            numbers = await self._rate(list(distinct.values()))
-            for number in numbers:
-                if not isfinite(number):
-                    raise ModelCallError("invalid", f"the rating of the conversation is {number}")
+            found = await self._run(list(distinct.values()), lambda part: ratings(self._engine.values(part), part))
+            if not np.isfinite(found).all():
+                raise ModelCallError("invalid", "the rating of a conversation is not finite")
         except ModelCallError:
             self.usage.failed += len(conversations)
             raise
         self.usage.calls += len(conversations)
-        by_key = dict(zip(distinct, numbers, strict=True))
+        by_key = dict(zip(distinct, map(float, found), strict=True))
         return [by_key[each.tobytes()] for each in tokens]
 
     def _encode(self, conversation: Conversation) -> NDArray[np.int32]:
         tokens = self._engine.encode_conversation(conversation)
         self._require_length(len(tokens), "the conversation")
         return tokens
-
-    async def _rate(self, rows: Sequence[Row]) -> list[float]:
-        numbers = [0.0] * len(rows)
-        async with self._working():
-            for chosen in self._engine.micro_batches(rows):
-                chosen_rows = [rows[i] for i in chosen]
-                values_bT = self._engine.values(chosen_rows)
-                self.usage.prompt_tokens += tokens_read(chosen_rows)
-                for i, rating in zip(chosen, ratings(values_bT, chosen_rows).tolist(), strict=True):
-                    numbers[i] = rating
-                await asyncio.sleep(0)
-        return numbers

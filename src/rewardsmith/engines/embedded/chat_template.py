@@ -1,20 +1,20 @@
 """Chat templates: which one is used, how it is rendered, and the token that ends a response under it.
 
 A template is a program from a model folder. It is tried out in a process with limits (`template_probe.py`), once for
-each template, and a watchdog thread limits the time of every later rendering.
+each template; later renderings have limits of time, in the main thread, and of length.
 """
 
 from __future__ import annotations
 
 import copy
-import ctypes
 import json
 import re
+import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,6 @@ RENDER_SECONDS = 20.0  # time limit for rendering one conversation
 PROBE_SECONDS, PROBE_MEMORY = 10, 1 << 30  # CPU seconds, and bytes, for the few conversations of the probe
 _CHATML_TOKENS = ("<|im_start|>", "<|im_end|>")
 _PROBE_WAIT = 120.0
-_WATCH_INTERVAL = 0.5
 _ANSWER = "Qzx"  # no template contains this
 
 
@@ -92,7 +91,9 @@ def require_bounded_template(tokenizer: PreTrainedTokenizerBase, settings: Model
             continue
         problem = _probe(str(template), json.dumps({**special, **settings.template}, sort_keys=True))
         if problem:
-            raise UserError(f"{where}: the chat template {problem}. Name another one with chat, or fix the template")
+            raise UserError(
+                f"{where}: the chat template {problem} for a few short messages: name another one with chat"
+            )
 
 
 @cache
@@ -108,13 +109,9 @@ def _probe(template: str, arguments: str) -> str:
     except subprocess.TimeoutExpired:
         return f"takes longer than {_PROBE_WAIT:g} s"
     if done.returncode < 0:
-        return f"takes longer than {PROBE_SECONDS} s for a few short conversations"
-    reasons = {
-        0: "",
-        MEMORY: f"needs more than {PROBE_MEMORY >> 30} GiB for a few short conversations",
-        SIZE: "makes more than a million characters of a few short messages",
-    }
-    return reasons.get(done.returncode, f"could not be tried out ({done.stderr.strip()[-300:]})")
+        return f"takes longer than {PROBE_SECONDS} s"
+    limits = {0: "", MEMORY: f"needs more than {PROBE_MEMORY >> 30} GiB", SIZE: "renders over a million characters"}
+    return limits.get(done.returncode, f"could not be tried out ({done.stderr.strip()[-300:]})")
 
 
 def render_chat(
@@ -127,61 +124,31 @@ def render_chat(
     """Return a conversation under the chat template; `ValueError` beyond the limits, or what the template raises."""
     table = [{"role": message.role, "content": message.content} for message in messages]
     options = {"tokenize": False, "add_generation_prompt": generation_prompt, **arguments}
-    text = str(_watchdog.run(lambda: tokenizer.apply_chat_template(table, **options)))
+    with _time_limit():
+        text = str(tokenizer.apply_chat_template(table, **options))
     limit = EXTRA + FACTOR * sum(len(message.content) for message in messages)
     if len(text) > limit:
         raise ValueError(f"it rendered {len(text):,} characters, more than {limit:,}")
     return text
 
 
-class _TooSlow(BaseException):
-    """Raised in a thread that renders for too long."""
+@contextmanager
+def _time_limit() -> Iterator[None]:
+    """Raise a `ValueError` after `RENDER_SECONDS`; only the main thread can be interrupted."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
 
+    def expire(*_: object) -> None:
+        raise ValueError(f"it took longer than {RENDER_SECONDS:g} s")
 
-class _Watchdog:
-    """Ends what takes too long, by an exception in its thread; it costs one dictionary entry otherwise."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._deadlines: dict[int, float] = {}
-        self._work = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    def run(self, work: Callable[[], Any]) -> Any:
-        """Return what `work` returns; raise a `ValueError` after `RENDER_SECONDS`."""
-        thread = threading.get_ident()
-        with self._lock:
-            self._deadlines[thread] = time.monotonic() + RENDER_SECONDS
-            if self._thread is None or not self._thread.is_alive():  # first, or in a forked process
-                self._thread = threading.Thread(target=self._watch, daemon=True, name="rewardsmith-templates")
-                self._thread.start()
-            self._work.set()
-        try:
-            try:
-                return work()
-            finally:
-                with self._lock:
-                    expired = self._deadlines.pop(thread, None) is None
-                if expired:  # the exception is raised, or about to be
-                    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), None)
-                    raise _TooSlow
-        except _TooSlow:
-            raise ValueError(f"it took longer than {RENDER_SECONDS:g} s") from None
-
-    def _watch(self) -> None:
-        while True:
-            self._work.wait()
-            time.sleep(min(_WATCH_INTERVAL, RENDER_SECONDS / 4))
-            with self._lock:
-                now = time.monotonic()
-                for thread in [thread for thread, deadline in self._deadlines.items() if deadline < now]:
-                    del self._deadlines[thread]
-                    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(_TooSlow))
-                if not self._deadlines:
-                    self._work.clear()
-
-
-_watchdog = _Watchdog()
+    before = signal.signal(signal.SIGALRM, expire)
+    signal.setitimer(signal.ITIMER_REAL, RENDER_SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 # ---- special tokens --------------------------------------------------------------------------------------------------

@@ -140,7 +140,6 @@ class EmbeddedEngine(ModelText):
     ) -> AsyncIterator[tuple[int, tuple[Completion, ...]]]:
         """Yield (index of the request, its responses) as requests complete; they must fit the model's positions."""
         self._require_awake()
-        self._require_head("language")
         if not requests:
             return
         # Special tokens are no part of the text, so a stop text that is one of them is a stop token.
@@ -172,7 +171,6 @@ class EmbeddedEngine(ModelText):
 
     def logprobs(self, rows: Sequence[Row], *, temperature: float = 1.0, max_rows: int | None = None) -> Tensor:
         """Return log-probabilities of the response tokens, float32 [B, T], zero where a row has none."""
-        self._require_head("language")
         return self._measure(rows, temperature, "logprobs_bT", max_rows)
 
     def reference_logprobs(
@@ -184,7 +182,6 @@ class EmbeddedEngine(ModelText):
 
     def values(self, rows: Sequence[Row]) -> Tensor:
         """Return a value before each response token, float32 [B, T]."""
-        self._require_head("scalar")
         return self._measure(rows, 1.0, "values_bT")
 
     def learn_with(self, optimizer: OptimizerSettings) -> None:
@@ -275,10 +272,6 @@ class EmbeddedEngine(ModelText):
 
     def _head(self) -> Head:
         return architectures.head_of(architectures.base_of(self.model))
-
-    def _require_head(self, head: str) -> None:
-        if self.settings.head != head:
-            raise RuntimeError(f"{self.name} has a {self.settings.head} head: this needs a {head} head")
 
     # ---- memory ----------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,6 @@ same name is written `./tiny-llama`.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,37 +101,31 @@ def stop_ids(config: Any, generation: Any, tokenizer: PreTrainedTokenizerBase) -
 
 def check_model(settings: ModelSettings, name: str, *, chat: bool = True) -> ModelOutline:
     """Check everything of a model but its weights, of which the headers are read; with `chat`, it needs a template."""
-    try:
-        return _outline(settings, name, chat)
-    except UserError as error:
-        message = str(error)
-        if message.startswith("models."):
-            raise
-        names_setting = re.match(r"\w+ = ", message) is not None
-        raise UserError(f"models.{name}{'.' if names_setting else ': '}{message}") from error
-
-
-def _outline(settings: ModelSettings, name: str, chat: bool) -> ModelOutline:
-    init = settings.init
+    init, where = settings.init, f"models.{name}"
     assert init is not None
-    select_device(settings.device, settings.dtype)
-    if is_tiny(init):
-        config, tokenizer = tiny_config(init)
-    else:
-        folder = ModelFolder(init)
-        with quiet():
-            config = folder.config(settings.head)
-            folder.weights()
-            tokenizer = folder.tokenizer(config)
-    tokenizer = with_chat_template(tokenizer, settings, name)
-    if chat:
-        require_chat_template(tokenizer, init)
-    if settings.lora is not None:
-        architectures.check_trained_adapter(settings.lora, f"models.{name}.lora")
-        family = AutoModelForCausalLM if settings.head == "language" else AutoModelForSequenceClassification
-        with quiet(), torch.device("meta"):
-            model = family.from_config(config)  # type: ignore[no-untyped-call]
-        architectures.attach_adapter(model, settings.lora, name)
+    try:
+        select_device(settings.device, settings.dtype)
+        if is_tiny(init):
+            config, tokenizer = tiny_config(init)
+        else:
+            folder = ModelFolder(init)
+            with quiet():
+                config = folder.config(settings.head)
+                folder.weights()
+                tokenizer = folder.tokenizer(config)
+        tokenizer = with_chat_template(tokenizer, settings, name)
+        if chat:
+            require_chat_template(tokenizer, init)
+        if settings.lora is not None:
+            architectures.check_trained_adapter(settings.lora, f"{where}.lora")
+            family = AutoModelForCausalLM if settings.head == "language" else AutoModelForSequenceClassification
+            with quiet(), torch.device("meta"):
+                model = family.from_config(config)  # type: ignore[no-untyped-call]
+            architectures.attach_adapter(model, settings.lora, name)
+    except UserError as error:
+        if str(error).startswith(where):
+            raise
+        raise UserError(f"{where}: {error}") from error
     return ModelOutline(name, tokenizer.get_vocab(), architectures.max_length(config))
 
 
@@ -179,10 +172,13 @@ def restore_weights(model: Any, folder: Path, *, adapter: bool) -> None:
         raise UserError(f"there are no weights in {str(folder)!r}: the checkpoint is not complete")
     try:
         with quiet():  # transformers may save weights under other names, and maps them back
-            loading = {"dtype": model.dtype, "use_safetensors": True, "local_files_only": True}
-            other = type(model).from_pretrained(folder, **loading)
+            other, report = type(model).from_pretrained(
+                folder, dtype=model.dtype, use_safetensors=True, local_files_only=True, output_loading_info=True
+            )
     except Exception as error:  # transformers and safetensors raise many kinds
         raise UserError(f"the weights in {str(folder)!r} cannot be read: {error}") from error
+    if wrong := sorted({*report["missing_keys"], *report["unexpected_keys"]}):  # missing ones would be random
+        raise UserError(f"{folder} does not fit the model (see {wrong[0]}): it is not complete, or of another model")
     own, saved = model.state_dict(), other.state_dict()
     _require_same(saved, own, folder)
     with torch.no_grad():
@@ -193,4 +189,4 @@ def restore_weights(model: Any, folder: Path, *, adapter: bool) -> None:
 def _require_same(saved: Mapping[str, Tensor], own: Mapping[str, Tensor], folder: Path) -> None:
     wrong = sorted(set(saved) ^ set(own)) or [name for name in saved if saved[name].shape != own[name].shape]
     if wrong:
-        raise UserError(f"{folder} does not fit the model (see {wrong[0]}): it was saved by another one")
+        raise UserError(f"{folder} does not fit the model (see {wrong[0]}): it is of another model")

@@ -11,7 +11,7 @@ import json
 import os
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -46,37 +46,15 @@ _DOWNLOADED = ["*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken", _WEIGHTS, 
 _SAFE: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
 _TOKENIZER_FILES = ["tokenizer.json", "vocab.*", "*.model", "*.tiktoken"]
 
-MAX_JSON = 64 << 20  # bytes of a JSON file other than those of a tokenizer
+MAX_JSON = 64 << 20  # bytes of config.json, and of the list of shards
 MAX_TOKENIZER = 256 << 20  # bytes of a file of a tokenizer
-MAX_ADDED, MAX_VOCABULARY = 200_000, 2_000_000  # tokens added to the vocabulary, and tokens in all
+MAX_ADDED = 200_000  # tokens added to the vocabulary
 MAX_LIST = 10_000  # entries of a list in config.json
 MAX_UNFILLED = 10_000_000  # parameters that may be missing from the files before the model is allocated
 
-_MAX_SIZES = {
-    1_000: ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_decoder_layers", "num_encoder_layers"),
-    4_096: (
-        *("num_attention_heads", "num_key_value_heads", "n_head", "n_heads", "num_heads"),
-        *("num_experts", "num_local_experts", "n_routed_experts", "n_shared_experts", "moe_num_experts"),
-    ),
-    16_384: ("head_dim", "v_head_dim", "qk_head_dim", "qk_nope_head_dim", "qk_rope_head_dim", "global_head_dim"),
-    131_072: ("hidden_size", "n_embd", "d_model", "dim", "embedding_size", "word_embed_proj_dim"),
-    1_048_576: ("intermediate_size", "moe_intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size", "d_ff"),
-    MAX_VOCABULARY: ("vocab_size", "num_labels"),
-    16_777_216: ("n_positions", "n_ctx", "max_position_embeddings", "max_sequence_length"),
-}
-_MAX_SIZE = {name: limit for limit, names in _MAX_SIZES.items() for name in names}
-
-_MAX_ENTRIES = {  # by file and path in it
-    "tokenizer.json": {"added_tokens": MAX_ADDED, "model.vocab": MAX_VOCABULARY, "model.merges": 2 * MAX_VOCABULARY},
-    "tokenizer_config.json": {
-        "added_tokens_decoder": MAX_ADDED,
-        "additional_special_tokens": MAX_ADDED,
-        "extra_special_tokens": MAX_ADDED,
-    },
-    "special_tokens_map.json": {"additional_special_tokens": MAX_ADDED},
-    "added_tokens.json": {"": MAX_ADDED},
-    "vocab.json": {"": MAX_VOCABULARY},
-}
+# Numbers in config.json by the end of their name: these decide how many modules are created.
+_MAX_SIZES = {r"layers?$": 1_000, r"(heads?|experts?|labels?)$": 4_096, "": 10**12}
+_ADDED = ("added_tokens", "added_tokens_decoder", "additional_special_tokens", "extra_special_tokens")
 
 
 @contextmanager
@@ -105,21 +83,16 @@ def find_folder(init: str, patterns: Sequence[str], *, subfolders: bool = False)
         return path
     where = f'init = "{init}"'
     if os.path.isfile(path):
-        raise UserError(f"{where}: {_gguf_advice(path) or 'this is a file; name the folder that it is in'}")
-    try:
-        hint = nearest(path.name, [sibling.name for sibling in path.parent.iterdir() if sibling.is_dir()])
-    except (OSError, ValueError):
-        hint = ""
+        raise UserError(f"{where}: this is a file; name a Hugging Face folder, with config.json and safetensors")
     if init.startswith(("./", "../", "/", "~")):
-        raise UserError(f"{where}: there is no such folder.{hint}")
+        raise UserError(f"{where}: there is no such folder")
     try:
         ignored = None if subfolders else ["*/*"]
         return Path(snapshot_download(init, allow_patterns=list(patterns), ignore_patterns=ignored))
     except Exception as error:
         raise UserError(
             f"{where}: there is no such folder here, and no model of that id could be downloaded."
-            f"{hint or nearest(init, TINY)} If the id is right, check the network, that HF_HUB_OFFLINE is not set, and"
-            " that your account may read the model (HF_TOKEN); or download it elsewhere and name the folder. Built-in"
+            f"{nearest(init, TINY)} Check the network, HF_HUB_OFFLINE and HF_TOKEN, or name a folder. Built-in"
             f" models: {listing(TINY)}. The error was: {_first_line(error)}"
         ) from error
 
@@ -144,7 +117,7 @@ class ModelFolder:
         if (self.path / "adapter_config.json").is_file():  # transformers would follow it to another model
             raise self._bad("the folder holds an adapter. Name the base model, and the adapter in lora.init")
         if not (self.path / "config.json").is_file():
-            raise self._bad(_gguf_advice(self.path) or f"{self.path} has no config.json, so it is not a model folder")
+            raise self._bad(f"{self.path} has no config.json, so it is not a Hugging Face model folder")
         table = self._json("config.json")
         kind = table.get("model_type")
         if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
@@ -182,16 +155,14 @@ class ModelFolder:
 
     def _check_sizes(self, table: Mapping[str, Any]) -> None:
         """Refuse a config.json that describes a model of a size that none has."""
-        tables: list[Mapping[str, Any]] = [table]
-        while tables:
-            for name, value in tables.pop().items():
-                limit = _MAX_SIZE.get(name)
-                if limit is not None and isinstance(value, int | float) and not -limit <= value <= limit:
-                    raise self._out_of_bounds(f"config.json has {name} = {shown(value)}, more than {limit:,}")
-                if isinstance(value, list) and len(value) > MAX_LIST:
-                    raise self._out_of_bounds(f"config.json has {len(value):,} entries in {name}, not {MAX_LIST:,}")
-                if isinstance(value, dict):
-                    tables.append(value)
+        for name, value in table.items():
+            if isinstance(value, dict):
+                self._check_sizes(value)
+            if isinstance(value, list) and len(value) > MAX_LIST:
+                raise self._out_of_bounds(f"config.json has {len(value):,} entries in {name}, not {MAX_LIST:,}")
+            limit = next(limit for end, limit in _MAX_SIZES.items() if re.search(end, name))
+            if isinstance(value, int | float) and not -limit <= value <= limit:
+                raise self._out_of_bounds(f"config.json has {name} = {shown(value)}, more than {limit:,}")
 
     # ---- weights ---------------------------------------------------------------------------------------------------
 
@@ -211,7 +182,7 @@ class ModelFolder:
                 " AutoModelForCausalLM.from_pretrained(…).save_pretrained(…)"
             )
         else:
-            raise self._bad(_gguf_advice(folder) or f"{folder} has no weights; there should be {_WEIGHTS} or {_INDEX}")
+            raise self._bad(f"{folder} has no weights; there should be {_WEIGHTS} or {_INDEX}")
         for name in sorted(names):
             if not (folder / name).is_file():
                 raise self._bad(f"{folder / name} is missing; {_INDEX} lists it")
@@ -262,15 +233,15 @@ class ModelFolder:
         """Refuse a checkpoint that leaves weights of the model random, or has layers that the model does not have."""
         wrong = [f"{key} is {[*there]}, not {[*here]}" for key, there, here in report["mismatched_keys"]]
         if wrong:
-            raise self._bad(f"weights in the files have another shape than config.json says: {_first_of(wrong)}")
+            raise self._bad(f"weights in the files have another shape than config.json says: {listing(wrong[:3])}")
         missing = [key for key in report["missing_keys"] if head == "language" or not key.startswith("score.")]
         if missing:
-            raise self._bad(f"weights are missing from the files, and would be random: {_first_of(missing)}")
+            raise self._bad(f"weights are missing from the files, and would be random: {listing(sorted(missing)[:3])}")
         # Other extra weights are harmless, such as the head of another task.
         kinds = {re.sub(r"\d+", "N", key) for key, _ in model.named_parameters()}
         extra = [key for key in report["unexpected_keys"] if re.sub(r"\d+", "N", key) in kinds]
         if extra:
-            raise self._bad(f"the files have more layers than config.json says: {_first_of(extra)}")
+            raise self._bad(f"the files have more layers than config.json says: {listing(sorted(extra)[:3])}")
 
     # ---- tokenizer -------------------------------------------------------------------------------------------------
 
@@ -299,18 +270,16 @@ class ModelFolder:
                 size = file.stat().st_size
                 if size > MAX_TOKENIZER:
                     raise self._out_of_bounds(f"{file} has {size:,} bytes, more than {MAX_TOKENIZER:,}")
-        for name, limits in _MAX_ENTRIES.items():
+        for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"):
             try:
                 table = json.loads((self.path / name).read_bytes())
             except (OSError, ValueError, RecursionError):
                 continue  # AutoTokenizer reports it
-            for path, limit in limits.items():
-                entries = table
-                for key in filter(None, path.split(".")):
-                    entries = entries.get(key) if isinstance(entries, dict) else None
-                if isinstance(entries, dict | list) and len(entries) > limit:
-                    message = f"{self.path / name} lists {len(entries):,} {path or 'tokens'}, more than {limit:,}"
-                    raise self._out_of_bounds(message)
+            lists = table if isinstance(table, dict) else {}
+            entries = [table] if name == "added_tokens.json" else [lists.get(key) for key in _ADDED]
+            count = max(len(each) if isinstance(each, dict | list) else 0 for each in entries)
+            if count > MAX_ADDED:
+                raise self._out_of_bounds(f"{self.path / name} adds {count:,} tokens, more than {MAX_ADDED:,}")
 
     def fit_tokenizer(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
         """Refuse a tokenizer whose tokens the model does not have, and give it a padding token that the model has."""
@@ -324,23 +293,10 @@ class ModelFolder:
             tokenizer.pad_token = tokenizer.eos_token
 
 
-def _gguf_advice(path: Path) -> str:
-    """Return what to do with a GGUF file, or a folder that has one; "" for anything else."""
-    file = next((f for f in (sorted(path.iterdir()) if path.is_dir() else [path]) if f.suffix == ".gguf"), None)
-    if file is None:
-        return ""
-    return f"{file.name} is a GGUF file, which cannot be trained. Name the Hugging Face model that it was made from"
-
-
 def _first_line(error: BaseException) -> str:
     """Return the start of an error of a library, which may run over a page."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__
-
-
-def _first_of(names: Iterable[str]) -> str:
-    ordered = sorted(names)
-    return "; ".join(ordered[:3]) + (f"; and {len(ordered) - 3} more" if len(ordered) > 3 else "")
 
 
 def _count_parameters(file: Path) -> int:

@@ -18,10 +18,12 @@ from pathlib import Path
 from rewardsmith.engines.client import ServedModel
 from rewardsmith.engines.client.http_client import Endpoint
 from rewardsmith.engines.client.replies import RequestError, parse_models
+from rewardsmith.engines.client.served_model import ABSENT
 from rewardsmith.engines.managed.server_process import (
+    HOST,
     TAIL,
-    ServerLog,
     ServerProcess,
+    log_tail,
     server_command,
     server_environment,
 )
@@ -49,15 +51,16 @@ class ManagedModel(WrappedModel):
     model: ServedModel
 
     def __init__(self, settings: ManagedSettings, *, name: str, folder: Path, log: Callable[[str], None]) -> None:
-        self._settings = settings = _with_home(settings)
+        paths = {"model": settings.model, "python": settings.python}
+        settings = settings.model_copy(update={k: v and os.path.expanduser(v) for k, v in paths.items()})
         super().__init__(ServedModel(settings, [_UNSTARTED], model=settings.model, name=name))
+        self._settings = settings
         self._message = log
-        self._log = ServerLog(folder / f"{re.sub(r'[^A-Za-z0-9._-]', '_', name)}.log")
+        self._log = folder / f"{re.sub(r'[^A-Za-z0-9._-]', '_', name)}.log"
         self._process: ServerProcess | None = None
         self._root = ""  # URL of the server, once it is healthy
         self._starting: asyncio.Task[None] | None = None
         self._deaths = 0
-        self._last_error = ""
         self._asleep = False
 
     # ---- calls -----------------------------------------------------------------------------------------------------
@@ -75,7 +78,7 @@ class ManagedModel(WrappedModel):
     async def check(self) -> None:
         """Start the server if it does not run; raise if it cannot work."""
         await self.start()
-        if not await self._healthy(self._root):
+        if await self._models(self._root, HEALTH_TIMEOUT) is None:
             assert self._process is not None
             if not await self._process.exits(within=EXIT_DELAY):  # it may have died a moment ago
                 raise ModelCallError("unreachable", f"the server of {self.name} at {self._root} is not healthy")
@@ -132,33 +135,19 @@ class ManagedModel(WrappedModel):
             await self.start()
         except UserError as error:
             raise ModelCallError("crashed", str(error)) from None
-        try:
-            yield
-        except ModelCallError as error:
-            last = self._process if self._deaths >= self._settings.restarts else None
-            if error.kind == "unreachable" and last is not None and await last.exits(within=EXIT_DELAY):
-                # It will not be restarted, so this is not an outage that can be waited for.
-                why = self._error(last, f"{last.exit_text()}, and is not restarted (restarts)")
-                raise ModelCallError("crashed", str(why), error.attempts) from None
-            raise
+        yield
 
     def _up(self) -> bool:
         return bool(self._root) and self._process is not None and not self._process.exit_text()
 
     async def _start(self) -> None:
         self._root = ""
-        try:
-            if self._process is not None and self._process.exit_text():
-                self._count_death(self._process)
-            elif self._process is not None:  # a start that was cancelled
-                await self._process.stop()
-            self._process = None
-            root, called = await self._launch()
-        except UserError as error:
-            if self._deaths and str(error) != self._last_error:  # during a run, it is a failure among others
-                self._last_error = str(error)
-                self._message(self._last_error)
-            raise
+        if self._process is not None and self._process.exit_text():
+            self._count_death(self._process)
+        elif self._process is not None:  # a start that was cancelled
+            await self._process.stop()
+        self._process = None
+        root, called = await self._launch()
         self.model.replace_urls([f"{root}/v1"], called)
         if self._asleep:  # it died asleep
             await self.model.sleep()
@@ -169,9 +158,8 @@ class ManagedModel(WrappedModel):
         if self._deaths >= limit:
             raise self._error(process, f"{how}, after {limit} restarts (restarts)")
         self._deaths += 1
-        lines = "\n".join(f"    {line}" for line in self._tail())
-        again = f"restart {self._deaths} of {limit}. Its last lines, from {self._log.file}.1"
-        self._message(f"{self.name}: the server {how}; {again}:\n{lines}")
+        again = f"restart {self._deaths} of {limit}. Its last lines, from {self._log}.1"
+        self._message(f"{self.name}: the server {how}; {again}:\n{self._tail()}")
 
     async def _launch(self) -> tuple[str, str]:
         """Start the server and wait until it is healthy; return its URL, and its name of the model."""
@@ -182,22 +170,20 @@ class ManagedModel(WrappedModel):
         except UnsetVariableError as error:
             where = "which its arguments or its environment name"
             raise UserError(f"models.{self.name}: set the environment variable {error}, {where}") from None
-        own = isinstance(settings.command, list)
-        program = settings.command[0] if own else settings.python
+        setting, program = ("command", settings.command[0]) if isinstance(settings.command, list) else ("python", None)
+        program = program or settings.python
         if program is not None and shutil.which(program, path=environment.get("PATH")) is None:
-            setting = "command" if own else "python"
             raise UserError(f"models.{self.name}.{setting}: there is no program {program!r}")
         self._served_name = served_name(settings.model)  # the files may have changed since the last start
-        port = settings.port or free_port(settings.host)
-        root = _root_url(settings.host, port)
-        if await self._healthy(root) is not None:  # else it would be taken for ours
-            raise UserError(
-                f"models.{self.name}.port = {port}: something listens at {root} already. Stop it, leave port out to"
-                ' take any free one, or use that server: type = "server"'
-            )
+        try:
+            port = free_port(settings.port or 0)
+        except OSError as error:
+            remedy = 'leave port out, or use the server that listens there: type = "server"'
+            raise UserError(f"models.{self.name}.port = {settings.port}: {error}: {remedy}") from None
+        root = f"http://{HOST}:{port}"
         process = ServerProcess(server_command(settings, name=self._served_name, port=port), environment, self._log)
         self._process = process
-        self._message(f"{self.name}: starting a server on port {port}; its log is {self._log.file}")
+        self._message(f"{self.name}: starting a server on port {port}; its log is {self._log}")
         try:
             return root, await self._wait(process, root)
         except BaseException:
@@ -209,72 +195,62 @@ class ManagedModel(WrappedModel):
         begun = logged = time.monotonic()
         until = begun + self._settings.startup_timeout
         pause = 0.05
-        while not (called := await self._called(root, until)) or process.exit_text():
+        while True:
+            models = await self._models(root, min(HEALTH_TIMEOUT, max(0.05, until - time.monotonic())))
             now = time.monotonic()
             if how := process.exit_text():
                 raise self._error(process, f"{how} before it was healthy")
+            if models is not None:
+                self._message(f"{self.name}: ready after {now - begun:.0f} s")
+                return self._called(models)
             if now >= until:
                 await process.stop()
                 limit = f"{self._settings.startup_timeout:g} s (startup_timeout)"
                 raise self._error(process, f"was not healthy within {limit}, and was stopped")
             if now - logged >= PROGRESS_INTERVAL:
                 logged = now
-                self._message(f"{self.name}: starting for {now - begun:.0f} s: {' '.join(self._tail(1))[:160]}")
+                self._message(f"{self.name}: starting for {now - begun:.0f} s: {self._tail(1).strip()[:160]}")
             await asyncio.sleep(min(pause, until - now))
             pause = min(1.0, 1.3 * pause)
-        self._message(f"{self.name}: ready after {time.monotonic() - begun:.0f} s")
-        return called
 
-    async def _called(self, root: str, until: float) -> str:
-        """Return a healthy server's name of the model, "" while it is not healthy, or is not ours."""
-        timeout = min(HEALTH_TIMEOUT, max(0.05, until - time.monotonic()))
-        if not await self._healthy(root, timeout):
-            return ""
-        models, command = await self._models(root), self._settings.command
-        if command in ("vllm", "sglang"):  # their served model name was set
-            return self._served_name if not models or self._served_name in models else ""
-        if command == "transformers" or not models:  # it lists what it could load, or nothing
-            return self._settings.model
+    def _called(self, models: list[str]) -> str:
+        """Return the server's name of the model."""
         model = self._settings.model
-        ours = {self._served_name, model, f"{model}:latest", str(Path(model).resolve())}
-        named = [name for name, origin in models.items() if name in ours or origin in ours]
-        if not named and len(models) > 1:
+        if self._settings.command in ("vllm", "sglang"):  # their served model name was set
+            return self._served_name
+        if self._settings.command == "transformers" or not models:  # it lists what it could load, or nothing
+            return model
+        ours = {model, f"{model}:latest", self._served_name}
+        if len(models) > 1 and not ours & {*models}:
             raise UserError(
                 f"models.{self.name}.model: the server has {len(models)} models: {listing(models)}; none of them is"
                 f" {model}: name one of them, and write what the command needs into the command"
             )
-        return next(iter(named or models))
+        return next((name for name in models if name in ours), models[0])
 
-    async def _healthy(self, root: str, timeout: float = HEALTH_TIMEOUT) -> bool | None:
-        """Return whether a server is healthy; None if nothing listens there."""
-        for path in ("health", "v1/models"):  # not every server has /health
-            try:
-                await self.model.get(Endpoint.parse(root), path, timeout, any_body=True)
-            except RequestError as error:
-                if error.status in (404, 405, 501):
-                    continue
-                nothing = error.kind == "unreachable" and error.unreachable and not error.status
-                return None if nothing else False
-            return True
-        return False
-
-    async def _models(self, root: str) -> dict[str, str]:
-        """Return the models of a server; none if it lists none."""
+    async def _models(self, root: str, timeout: float) -> list[str] | None:
+        """Return the models that a healthy server lists; None if it is not healthy."""
+        endpoint, healthy = Endpoint.parse(f"{root}/v1"), True
         try:
-            return parse_models(await self.model.get(Endpoint.parse(root), "v1/models", HEALTH_TIMEOUT))
+            await self.model.request(endpoint, endpoint.at("health", root=True), bool, timeout)
+        except RequestError as error:
+            if error.status not in ABSENT:
+                return None
+            healthy = False  # not every server has /health
+        try:
+            return await self.model.request(endpoint, endpoint.at("models"), parse_models, timeout)
         except RequestError:
-            return {}
+            return [] if healthy else None
 
     def _error(self, process: ServerProcess, what: str) -> UserError:
         tail = self._tail()
-        if missing := _MISSING.search("\n".join(tail)):
+        if missing := _MISSING.search(tail):
             what += f". Set models.{self.name}.python to the interpreter of an environment that has {missing[1]}"
-        lines = "\n".join(f"    {line}" for line in tail) or "    (nothing)"
-        shown = f"  command: {self._masked(process.command)}\n  log: {self._log.file}\n  its last lines:\n{lines}"
+        shown = f"  command: {self._masked(process.command)}\n  log: {self._log}\n  its last lines:\n{tail}"
         return UserError(f"models.{self.name}: the server {what}\n{shown}")
 
-    def _tail(self, lines: int = TAIL) -> list[str]:
-        return [self._masked(line) for line in self._log.tail(lines)]
+    def _tail(self, lines: int = TAIL) -> str:
+        return "\n".join(f"    {self._masked(line)}" for line in log_tail(self._log, lines))
 
     def _masked(self, text: str) -> str:
         return without_secrets(Mask([self.model.key(), *self._secrets()]).text(text))
@@ -287,28 +263,12 @@ class ManagedModel(WrappedModel):
         return served_name(self._settings.model)
 
 
-def _with_home(settings: ManagedSettings) -> ManagedSettings:
-    """Expand `~`, which no shell does here."""
-    changed: dict[str, object] = {"model": os.path.expanduser(settings.model)}
-    if settings.python is not None:
-        changed["python"] = os.path.expanduser(settings.python)
-    return settings.model_copy(update=changed)
-
-
-def _root_url(host: str, port: int) -> str:
-    """Return the URL at which this machine finds a server."""
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-def free_port(host: str) -> int:
-    """Return a port that is free now."""
-    try:
-        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-            probe.bind((host, 0))
-            return int(probe.getsockname()[1])
-    except OSError as error:
-        raise UserError(f"no server can listen on host = {host!r}: {error}. Use 127.0.0.1, the default") from None
+def free_port(port: int = 0) -> int:
+    """Return a port that is free now: the given one, or any; `OSError` if it is taken."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # else the one of a server that died is taken
+        probe.bind((HOST, port))
+        return int(probe.getsockname()[1])
 
 
 def served_name(model: str) -> str:

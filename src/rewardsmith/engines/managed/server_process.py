@@ -7,7 +7,6 @@ import atexit
 import contextlib
 import os
 import re
-import secrets
 import shlex
 import signal
 import subprocess
@@ -17,15 +16,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rewardsmith.engines.model_settings import ManagedSettings
-from rewardsmith.errors import UserError
 from rewardsmith.masking import resolved
 from rewardsmith.storage import writing
 
+HOST = "127.0.0.1"
 GRACE = 5.0  # seconds that a server has to end after SIGTERM
 STOP_TIMEOUT = GRACE + 12.0  # seconds after which a supervisor that has not ended is killed
 TAIL = 30  # lines of the log that an error shows
-_MARK = "REWARDSMITH_SERVER"
-"""Environment variable that all processes of a server inherit, by which lost ones are found."""
 
 _SUPERVISOR = Path(__file__).with_name("supervisor.py")
 _TAIL_BYTES, _MAX_LINE = 1 << 16, 500
@@ -38,7 +35,7 @@ def server_command(settings: ManagedSettings, *, name: str, port: int) -> list[s
     """Return the command line of a server; `name` is the served model name."""
     arguments = resolved(settings.arguments)[0]
     if isinstance(settings.command, list):
-        values = {"model": settings.model, "port": str(port), "host": settings.host}
+        values = {"model": settings.model, "port": str(port), "host": HOST}
         return [*(_PLACEHOLDER.sub(lambda match: values[match[1]], word) for word in settings.command), *arguments]
     if settings.command == "vllm":
         known = _vllm(settings, name)
@@ -46,7 +43,7 @@ def server_command(settings: ManagedSettings, *, name: str, port: int) -> list[s
         known = _sglang(settings, name)
     else:
         known = ["-m", "transformers.cli.transformers", "serve", settings.model, "--continuous-batching"]
-    listen = ["--host", settings.host, "--port", str(port)]
+    listen = ["--host", HOST, "--port", str(port)]
     return [settings.python or sys.executable, *known, *listen, *arguments]
 
 
@@ -95,67 +92,53 @@ def server_environment(settings: ManagedSettings) -> dict[str, str]:
     return defaults | dict(os.environ) | needed | given
 
 
-class ServerLog:
-    """The file with a server's output; that of the start before is kept with `.1` at its end."""
-
-    def __init__(self, file: Path) -> None:
-        self.file = file
-
-    def rotate(self) -> None:
-        """Begin an empty file."""
-        with writing(self.file):
-            self.file.parent.mkdir(parents=True, exist_ok=True)
-            if self.file.exists():
-                self.file.replace(self.file.with_name(f"{self.file.name}.1"))
-            self.file.touch()
-
-    def tail(self, lines: int = TAIL) -> list[str]:
-        """Return the last lines with text, without colours, progress bars and control characters."""
-        try:
-            with self.file.open("rb") as file:
-                size = file.seek(0, os.SEEK_END)
-                file.seek(max(0, size - _TAIL_BYTES))
-                text = file.read(_TAIL_BYTES).decode("utf-8", "replace")
-        except OSError:
-            return []
-        cleaned = []
-        for line in text.split("\n"):
-            last = _COLOURS.sub("", line).rstrip("\r").rpartition("\r")[2]  # the last state of a progress bar
-            cleaned.append(_CONTROLS.sub(" ", last)[:_MAX_LINE].strip())
-        return [line for line in cleaned if line][-lines:]
+def log_tail(file: Path, lines: int = TAIL) -> list[str]:
+    """Return the last lines of a log that have text, without colours, progress bars and control characters."""
+    try:
+        with file.open("rb") as opened:
+            opened.seek(max(0, opened.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            text = opened.read(_TAIL_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return []
+    last = [line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n")]  # the last state of a progress bar
+    cleaned = [_CONTROLS.sub(" ", _COLOURS.sub("", line))[:_MAX_LINE].strip() for line in last]
+    return [line for line in cleaned if line][-lines:]
 
 
 class ServerProcess:
-    """A server under a supervisor (`supervisor.py`), which ends with this process in any case."""
+    """A server under a supervisor (`supervisor.py`), which ends with this process in any case.
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: ServerLog) -> None:
-        if not sys.executable:
-            raise UserError("a managed server needs a Python interpreter, and sys.executable is empty")
-        log.rotate()
+    Its output goes to the file `log`; that of the start before is kept with `.1` at its end.
+    """
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
         self.command = shlex.join(command)
         self._owner = os.getpid()
-        self._mark = secrets.token_hex(8)
-        with writing(log.file), log.file.open("ab") as output:
-            self._popen = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(_SUPERVISOR), str(self._owner), str(GRACE), *command],
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=output,
-                env={**environment, _MARK: self._mark},
-                start_new_session=True,  # Ctrl-C is for the trainer, which needs the server to finish its step
-            )
+        with writing(log):
+            log.parent.mkdir(parents=True, exist_ok=True)
+            if log.exists():
+                log.replace(log.with_name(f"{log.name}.1"))
+            with log.open("wb") as output:
+                self._popen = subprocess.Popen(
+                    [sys.executable, "-I", "-S", str(_SUPERVISOR), str(self._owner), str(GRACE), *command],
+                    stdin=subprocess.PIPE,
+                    stdout=output,
+                    stderr=output,
+                    env=environment,
+                    start_new_session=True,  # Ctrl-C is for the trainer, which needs the server to finish its step
+                )
         _RUNNING.add(self)
 
     def exit_text(self) -> str:
         """Return how it ended, such as `ended with status 1`; "" while it runs."""
-        if self._popen.returncode is None:
-            self._kill_orphans()
-            self._popen.poll()
-        code = self._popen.returncode
+        code = self._popen.poll()
         if code is None:
             return ""
-        _RUNNING.discard(self)
-        self._close_pipe()
+        if self in _RUNNING:
+            _RUNNING.discard(self)
+            if code < 0:
+                self._kill_group()  # the supervisor was killed, and could not end the others
+            self._close_pipe()
         number = -code if code < 0 else code - 128
         if number in set(signal.Signals):
             return f"ended by signal {number} ({signal.Signals(number).name})"
@@ -167,20 +150,6 @@ class ServerProcess:
         while not self.exit_text() and time.monotonic() < until:
             await asyncio.sleep(0.02)
         return bool(self.exit_text())
-
-    def _kill_orphans(self) -> None:
-        """Kill the processes of a supervisor that was killed; it is not reaped yet, so that its group id is valid."""
-        if sys.platform != "linux":
-            return
-        status = os.waitid(os.P_PID, self._popen.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        if status is None or status.si_code == os.CLD_EXITED:
-            return
-        self._kill_group()
-        mark = f"{_MARK}={self._mark}".encode()
-        for folder in Path("/proc").glob("[0-9]*"):  # those in other groups and sessions
-            with contextlib.suppress(OSError):
-                if mark in (folder / "environ").read_bytes().split(b"\0"):
-                    os.kill(int(folder.name), signal.SIGKILL)
 
     def _kill_group(self) -> None:
         with contextlib.suppress(OSError):
@@ -194,11 +163,7 @@ class ServerProcess:
     def terminate(self) -> None:
         """Let it end, and do not wait."""
         self._close_pipe()
-        if self._owner == os.getpid():
-            self._popen.terminate()  # a process forked from this one may hold the pipe open
-        else:
-            self._popen.returncode = 0  # a copy in a forked process: not our child
-            _RUNNING.discard(self)
+        self._popen.terminate()  # a process forked from this one may hold the pipe open
 
     async def stop(self) -> None:
         """End it; return when all its processes are gone."""
@@ -219,8 +184,9 @@ _RUNNING: set[ServerProcess] = set()
 
 @atexit.register
 def _stop_all() -> None:
-    """Stop all servers, so that their memory is free when the program has ended."""
-    for process in tuple(_RUNNING):
+    """Stop all servers, so that their memory is free when the program has ended; a forked process stops none."""
+    mine = [process for process in _RUNNING if process._owner == os.getpid()]
+    for process in mine:
         process.terminate()
-    for process in tuple(_RUNNING):
+    for process in mine:
         process.stop_now()

@@ -1,26 +1,26 @@
-"""What judges of groups compare: the distinct answers of the rollouts, and the orders in which they are shown.
+"""Judges of groups: the distinct answers of the rollouts, and the orders in which they are shown.
 
-Orders and pairs are drawn from the texts themselves, so that the same group always gets the same prompts, whatever the
-order of its rollouts. Candidates are numbers from 0.
+Orders and pairs are drawn from the texts, so that a group gets the same prompts whatever the order of its rollouts.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from rewardsmith.errors import UserError
-from rewardsmith.llm import RequestSettings
+from rewardsmith.llm import Conversation, RequestSettings, joined_replies, settle
 from rewardsmith.rewards.base import CannotScore
-from rewardsmith.rewards.judges.judge import Judge, are_stored, keeps_order, require_unset
+from rewardsmith.rewards.judges.judge import Judge, Question, are_stored, failed_score, keeps_order, require_unset
 from rewardsmith.rewards.rules.truth import extra, references_of
-from rewardsmith.text.answers import boxed, final, stated, tagged, whole
+from rewardsmith.text import answers
 from rewardsmith.text.judge_prompts import language, question_of, ranking_values
+from rewardsmith.text.rankings import letters_of
 from rewardsmith.text.templates import Template
 from rewardsmith.types import Failure, Prompt, RolloutGroup, Score
 
@@ -37,6 +37,13 @@ MaxCandidateChars = Annotated[
 Criteria = Annotated[str, Field(description="what matters most; added to the template")]
 ReferencePlace = Annotated[
     str, Field(min_length=1, description='where the reference is: "answer", or a field of the prompt\'s info')
+]
+
+InvalidReward = Annotated[
+    float | None, Field(description="without a valid answer; not set: half of the range below the worst")
+]
+SingleAnswerReward = Annotated[
+    float | None, Field(description="of the only distinct valid answer; not set: that of an average one")
 ]
 
 _FENCE = re.compile(r"[ \t]{0,3}(`{3,})([^`]*)")
@@ -62,14 +69,11 @@ def codeblock(text: str) -> str | None:
 
 
 WAYS: dict[str, Callable[[str], str | None]] = {
-    "whole": whole,
-    "final": final,
+    **answers.WAYS,
+    "whole": answers.whole,
     "codeblock": codeblock,
     "line": lambda text: text.rstrip().rpartition("\n")[2].strip() or None,
-    "oneline": lambda text: None if "\n" in text.strip() else whole(text),
-    "boxed": boxed,
-    "stated": stated,
-    "tagged": tagged,
+    "oneline": lambda text: None if "\n" in text.strip() else answers.whole(text),
 }
 
 
@@ -86,14 +90,35 @@ class Candidates:
     of: tuple[int | None, ...]
 
 
+@dataclass(frozen=True)
+class Ballot:
+    """The result of one call.
+
+    Attributes:
+        order: the candidates as they were shown.
+        shares: of each, 0 for the worst possible and 1 for the best; empty if the call failed.
+        feedback: what the judge wrote.
+        error: why the call failed.
+    """
+
+    order: tuple[int, ...]
+    shares: Mapping[int, float] = field(default_factory=dict)
+    feedback: str = ""
+    error: Exception | None = None
+
+
 class GroupJudge(Judge):
-    """A judge that compares the rollouts of a group.
+    """A judge that compares the rollouts of a group; subclasses write `compare`, and `parse` to shares in order.
+
+    Identical answers are shown once and share their score. What could not be judged is a failure, never a number.
 
     Attributes:
         whole: the scores of a group belong together: after an outage the whole group is judged again.
+        parts: of every score; they are skipped where nothing was judged.
     """
 
     whole = True
+    parts: tuple[str, ...] = ()
     _template: Template
 
     def __init__(
@@ -101,27 +126,72 @@ class GroupJudge(Judge):
         model: str,
         request: RequestSettings,
         template: Template,
+        *,
         criteria: str,
         reference: str,
         extract: str,
         max_chars: int,
-        *,
-        reference_used: bool = False,
+        invalid_reward: float | None,
+        single_answer_reward: float | None,
+        scale: float = 1.0,
+        by_reference: bool = False,
     ) -> None:
         super().__init__(model, request)
-        self._template = template
+        self._template, self._by_reference = template, by_reference
         self._criteria, self._reference, self._way, self._max_chars = criteria, reference, extract, max_chars
+        self._scale = scale
+        self._invalid = -scale / 2 if invalid_reward is None else invalid_reward
+        self._single = scale / 2 if single_answer_reward is None else single_answer_reward
+        if self._invalid > 0 or self._invalid >= self._single:
+            raise UserError(
+                f"invalid_reward is {self._invalid:g} and single_answer_reward {self._single:g}: an invalid answer must"
+                " be worth less than a single valid one, and at most 0, which is the worst valid one's"
+            )
         lacks = f"{template.where}, which has no"
         if "criteria" not in template.places:
             require_unset(f"{lacks} {{{{criteria}}}}", criteria=criteria or None)
-        if "reference" not in template.places and not reference_used:
+        if "reference" not in template.places and not by_reference:
             require_unset(f"{lacks} {{{{reference}}}}", reference=None if reference == "answer" else reference)
+
+    async def score(self, group: RolloutGroup) -> tuple[Score, ...]:
+        """Return one score per rollout; an answer that has nothing to be compared with needs no call."""
+        found = self.candidates(group)
+        if found.texts and (self._by_reference or len(found.texts) > 1):
+            scores = await self.compare(group.prompt, found)
+        else:
+            scores = [self._without_call(self._single, "there is no other answer to compare it with")]
+        invalid = self._without_call(self._invalid, "there is no valid answer to judge")
+        return tuple(invalid if i is None else scores[i] for i in found.of)
+
+    async def compare(self, prompt: Prompt, found: Candidates) -> list[Score]:
+        """Return the score of each candidate."""
+        raise NotImplementedError
+
+    def _without_call(self, value: float, why: str) -> Score:
+        return Score(value, parts={name: Score(failure=Failure("skipped", why)) for name in self.parts})
+
+    async def ballot(self, messages: Conversation, order: tuple[int, ...], about: object = None) -> Ballot:
+        """Return the result of one call, which shows the candidates in this order."""
+        (reply,) = await settle([self.request(Question(messages, about))])
+        if isinstance(reply, Exception):
+            return Ballot(order, feedback=getattr(reply, "replies", ""), error=reply)
+        return Ballot(order, dict(zip(order, reply.value, strict=True)), reply.feedback)
+
+    def with_feedback(self, result: Score | Exception, candidate: int, ballots: Sequence[Ballot]) -> Score:
+        """Return a score, or a failure, with what the judge wrote about a candidate; failed calls come first."""
+        score = failed_score(result, self.parts) if isinstance(result, Exception) else result
+        notes = []
+        for ballot in sorted(ballots, key=lambda ballot: ballot.error is None):
+            if candidate in ballot.order and ballot.feedback and (score.failure or ballot.error is None):
+                letter = letters_of(len(ballot.order))[ballot.order.index(candidate)]
+                notes.append(f"[this answer is {letter} of {len(ballot.order)}]\n{ballot.feedback}")
+        return replace(score, feedback=joined_replies(notes) or score.feedback)
 
     def candidates(self, group: RolloutGroup) -> Candidates:
         """Return the answers of a group; stored answers are taken as they are."""
-        find = whole if are_stored() else WAYS[self._way]
-        answers = [find(rollout.text) for rollout in group.rollouts]
-        valid = [text if text and len(text) <= self._max_chars else None for text in answers]
+        find = answers.whole if are_stored() else WAYS[self._way]
+        found = [find(rollout.text) for rollout in group.rollouts]
+        valid = [text if text and len(text) <= self._max_chars else None for text in found]
         distinct = list(dict.fromkeys(text for text in valid if text is not None))
         order = range(len(distinct)) if keeps_order() else drawn(group.prompt.id, distinct)
         places = {distinct[i]: place for place, i in enumerate(order)}
@@ -141,8 +211,19 @@ class GroupJudge(Judge):
         return {name: text for name, text in shown.items() if name in places}
 
     def require(self, prompt: Prompt) -> None:
-        """Raise `CannotScore` if a prompt lacks something that the template shows."""
+        """Raise `CannotScore` if a prompt lacks a reference to compare with, or something that the template shows."""
         self.known(prompt)
+        if self._by_reference:
+            references_of(prompt, self._reference)
+
+
+def first_cause(candidate: int, errors: Sequence[tuple[Sequence[int], Exception]]) -> Exception:
+    """Return why a candidate has no share: the first failed call about it, or else the first of all.
+
+    A candidate whose calls all succeeded has none when failed calls about others left it unconnected.
+    """
+    own = [error for members, error in errors if candidate in members]
+    return (own or [error for _, error in errors])[0]
 
 
 def _source_text(prompt: Prompt) -> str:
@@ -157,22 +238,6 @@ def _language(prompt: Prompt, name: str) -> str:
     if known is None or not re.fullmatch(r"[\w ()'-]{3,40}", known):
         raise CannotScore("invalid", f"the prompt {prompt.id!r} has {code!r} in info.{name}: not a known language")
     return known
-
-
-def skipped(names: Sequence[str], why: str) -> dict[str, Score]:
-    """Return parts without a value because nothing was judged."""
-    return {name: Score(failure=Failure("skipped", why)) for name in names}
-
-
-def require_apart(invalid: float, single: float) -> None:
-    """Raise a `UserError` unless an invalid answer is worth at most the worst valid one, 0, and less than a single."""
-    if invalid > 0:
-        raise UserError(f"invalid_reward is {invalid:g}: it must not be above 0, the worst valid answer's")
-    if invalid >= single:
-        raise UserError(
-            f"invalid_reward is {invalid:g} and single_answer_reward {single:g}: an invalid answer must be worth less"
-            " than a single valid one, or nothing teaches the form"
-        )
 
 
 # ---- orders against position bias ----------------------------------------------------------------------------------

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from rewardsmith.errors import UserError, listing, nearest
-from rewardsmith.llm import Conversation
 from rewardsmith.rewards.base import CannotScore
 from rewardsmith.rewards.judges.hooks import MEMORY, Hook
 from rewardsmith.rewards.judges.judge import (
@@ -25,7 +24,6 @@ from rewardsmith.rewards.judges.judge import (
     Request,
     Votes,
     Ways,
-    changed,
     require_unset,
     visible_text,
 )
@@ -34,7 +32,7 @@ from rewardsmith.text import grades, verdicts
 from rewardsmith.text.judge_prompts import format_number, question_of, quote_as
 from rewardsmith.text.judge_replies import Unparsable
 from rewardsmith.text.templates import Template, load_template
-from rewardsmith.types import Message, Prompt, RolloutGroup, Score
+from rewardsmith.types import Prompt, RolloutGroup, Score
 
 OF_ROLLOUT = ("response", "final", "answer")
 """Placeholders for what the policy wrote."""
@@ -101,46 +99,26 @@ class CustomJudge(Judge):
         self._postprocess = Hook(postprocess, "postprocess", **limits) if postprocess else None
         if not preprocess and not prompt_field:
             self._template = _load_template(template, prompt)
+            if "answer" not in self._template.places and extract != DEFAULT_WAYS:
+                require_unset("a prompt without {{answer}}", extract=extract)
         self._field, self._ways, self._max_chars, self._quoting = prompt_field, extract, max_chars, quoting
         self._read, self._marker, self._key, self._scale = read, marker, key, scale
         self._lowest, self._highest = lowest, highest
         self._bounds = {"lowest": format_number(lowest), "highest": format_number(highest)}
         self.parser = "postprocess" if postprocess else _PARSERS[read]
-        if not preprocess and not postprocess:
-            require_unset("no preprocess or postprocess", deadline=deadline, memory=changed(memory, MEMORY))
-        self._require_prompt_settings_used()
-        self._require_parser_settings_used()
+        if not postprocess:
+            self._require_parsable()
 
-    def _require_prompt_settings_used(self) -> None:
-        places = self._template.places if self._template else frozenset()
-        if self._preprocess:
-            unused = {"quoting": changed(self._quoting, "fence"), "max_chars": changed(self._max_chars, MAX_CHARS)}
-            require_unset("preprocess", **unused)
-        if "answer" not in places:
-            require_unset("a prompt without {{answer}}", extract=changed(self._ways, DEFAULT_WAYS))
-
-    def _require_parser_settings_used(self) -> None:
-        read, scale = self._read, changed(self._scale, True)
-        marker = None if self._marker.strip().lower() == "score" else self._marker
-        bounds = {"lowest": changed(self._lowest, 0.0), "highest": changed(self._highest, 10.0)}
-        if self._template and self._template.places & self._bounds.keys():
-            bounds = {}  # the prompt shows them
-        if self._postprocess:
-            require_unset("postprocess", read=changed(read, "score"), marker=marker, scale=scale, **bounds)
-            return
-        if self._template and self._template.name == "judge" and (read != "score" or marker):
-            odd = f'read = "{read}"' if read != "score" else f'marker = "{self._marker}"'
+    def _require_parsable(self) -> None:
+        """Raise a `UserError` if the parser cannot find what the prompt demands."""
+        standard = self._read == "score" and self._marker.strip().lower() == "score"
+        if self._template and self._template.name == "judge" and not standard:
+            odd = f'read = "{self._read}"' if self._read != "score" else f'marker = "{self._marker}"'
             raise UserError(f"the built-in template demands a line `Score: X`: {odd} needs a template of your own")
-        if read == "boolean":
-            require_unset('read = "boolean"', scale=scale, **bounds)
-        if read != "score":
-            require_unset(f'read = "{read}"', marker=marker)
-        if read != "json":
-            require_unset(f'read = "{read}"', key=changed(self._key, "score"))
         lowest, highest = self._bounds["lowest"], self._bounds["highest"]
         if not self._highest > self._lowest:
             raise UserError(f"highest = {highest} must be above lowest = {lowest}")
-        if read == "score" and (self._lowest < 0 or self._highest > MAX_SCORE):
+        if self._read == "score" and (self._lowest < 0 or self._highest > MAX_SCORE):
             raise UserError(
                 f'lowest = {lowest} and highest = {highest}: read = "score" parses numbers from 0 to {MAX_SCORE:,};'
                 ' use "number" or "json"'
@@ -149,7 +127,7 @@ class CustomJudge(Judge):
     def require(self, prompt: Prompt) -> None:
         """Raise `CannotScore` if a prompt lacks what the judge's prompt is made of; a hook is not called."""
         if self._preprocess is None:
-            self._renderer(prompt)
+            self._prompt_of(prompt)
 
     async def check(self) -> None:
         """Raise if the model cannot work, or a hook cannot be loaded in a worker."""
@@ -190,43 +168,36 @@ class CustomJudge(Judge):
         """Return the judge's prompt for each rollout."""
         if self._preprocess is not None:
             return self._preprocess.questions(group)
-        render, texts = self._renderer(group.prompt), [rollout.text for rollout in group.rollouts]
-        rendered = {text: Question(render(text)) for text in dict.fromkeys(texts)}
-        return [rendered[text] for text in texts]
+        template, known = self._prompt_of(group.prompt)
+        values = [{**known, **self._own(rollout.text, template)} for rollout in group.rollouts]
+        return [Question(template.render(own, partial=self._template is None)) for own in values]
 
-    def _renderer(self, prompt: Prompt) -> Callable[[str], Conversation]:
-        """Return the function from a response to the judge's prompt."""
+    def _prompt_of(self, prompt: Prompt) -> tuple[Template, dict[str, str]]:
+        """Return the template for a prompt, and the values that are the same for all rollouts."""
         if self._template is None:
-            return self._field_renderer(prompt, self._field or "")
+            return _field_template(prompt, self._field or ""), {}  # what else looks like a placeholder in it is text
         template = self._template
-        known = {
-            name: quote_as(_known(prompt, name, template), self._quoting)
-            for name in template.places - {*OF_ROLLOUT, *self._bounds}
+        names = template.places - {*OF_ROLLOUT, *self._bounds}
+        known = {name: quote_as(_known(prompt, name, template), self._quoting) for name in names}
+        return template, {**known, **self._bounds}
+
+    def _own(self, response: str, template: Template) -> dict[str, str]:
+        return {
+            name: quote_as(visible_text(response, name, self._ways), self._quoting, self._max_chars)
+            for name in template.places & {*OF_ROLLOUT}
         }
 
-        def render(response: str) -> Conversation:
-            own = {name: self._placed(response, name) for name in template.places & {*OF_ROLLOUT}}
-            return template.render({**known, **own, **self._bounds})
 
-        return render
-
-    def _field_renderer(self, prompt: Prompt, field: str) -> Callable[[str], Conversation]:
-        found = extra(prompt, field)
-        turns = [{"role": "user", "content": found}] if isinstance(found, str) else found
-        if not isinstance(turns, list | tuple) or not turns or not all(map(_is_message, turns)):
-            raise CannotScore("invalid", f"the prompt {prompt.id!r} has no {field!r} that is text or messages")
-        if not any(_RESPONSE.search(turn["content"]) for turn in turns):
-            lacks = f"{field!r} of the prompt {prompt.id!r} has no {{response}}: the judge would not see it"
-            raise CannotScore("invalid", lacks)
-
-        def render(response: str) -> Conversation:
-            quoted = self._placed(response, "response")
-            return tuple(Message(turn["role"], _RESPONSE.sub(lambda _: quoted, turn["content"])) for turn in turns)
-
-        return render
-
-    def _placed(self, response: str, name: str) -> str:
-        return quote_as(visible_text(response, name, self._ways), self._quoting, self._max_chars)
+def _field_template(prompt: Prompt, field: str) -> Template:
+    """Return the prompt that a row has for its judge; only {response} is a placeholder in it."""
+    found = extra(prompt, field)
+    turns = [{"role": "user", "content": found}] if isinstance(found, str) else found
+    if not isinstance(turns, list | tuple) or not turns or not all(map(_is_message, turns)):
+        raise CannotScore("invalid", f"the prompt {prompt.id!r} has no {field!r} that is text or messages")
+    if not any(_RESPONSE.search(turn["content"]) for turn in turns):
+        lacks = f"{field!r} of the prompt {prompt.id!r} has no {{response}}: the judge would not see it"
+        raise CannotScore("invalid", lacks)
+    return Template(field, tuple((turn["role"], _RESPONSE.sub("{{response}}", turn["content"])) for turn in turns))
 
 
 def _known(prompt: Prompt, name: str, template: Template) -> str:
@@ -238,20 +209,15 @@ def _known(prompt: Prompt, name: str, template: Template) -> str:
     if name == "source":
         return prompt.source
     found = extra(prompt, name)
-    if _is_text(found):
+    if isinstance(found, str | int | float) and not isinstance(found, bool):
         return str(found)
-    nested = extra(prompt, "extra_info")
-    info = {**(nested if isinstance(nested, Mapping) else {}), **prompt.info}
-    own = [key[:60] for key, value in info.items() if _is_text(value)][:40]
+    nested = prompt.info.get("extra_info")
+    own = [key[:60] for key in (*(nested if isinstance(nested, Mapping) else ()), *prompt.info)][:40]
     raise CannotScore(
         "invalid",
         f"the prompt {prompt.id!r} has no text or number {name!r} in its info, which {template.where} names."
         f"{nearest(name, [*PLACES, *own])} Known: {listing(PLACES)}; in this prompt's info: {listing(own)}",
     )
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str | int | float) and not isinstance(value, bool)
 
 
 def _is_message(turn: Any) -> bool:
@@ -264,7 +230,6 @@ def _load_template(path: str | None, prompt: str | None) -> Template:
     else:
         template = Template.parse(prompt, "", known=None, usual=_USUAL, setting="prompt")
     if not template.places & {*OF_ROLLOUT}:
-        close = next(filter(None, (nearest(name, OF_ROLLOUT) for name in sorted(template.places))), "")
         names = "{{response}}, {{final}}, {{answer}}"
-        raise UserError(f"{template.where} has none of {names}: the judge would not see the response.{close}")
+        raise UserError(f"{template.where} has none of {names}: the judge would not see the response")
     return template

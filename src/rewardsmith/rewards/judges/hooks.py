@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from rewardsmith.config import import_name
@@ -29,15 +29,12 @@ class Hook:
 
     def __init__(self, name: str, setting: str, *, deadline: float, memory: int) -> None:
         function = import_name(name)
-        if not callable(function) or isinstance(function, type):
-            raise UserError(f"{setting} = {name!r} is not a function")
-        if name.startswith("__main__:"):
-            raise UserError(f"{setting} = {name!r} is in the running program: put it in a module of its own")
+        if not callable(function) or isinstance(function, type) or name.startswith("__main__:"):
+            raise UserError(f"{setting} = {name!r} is not a function in a module of its own, which workers can import")
         waits = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
         self._pool = shared_waiting if waits else shared
         self._call = Call(name, version=version_of(function), loader=f"{__name__}:load_{setting}")
-        self._setting = setting
-        self._limits: dict[str, Any] = {"deadline": deadline, "memory": memory}
+        self._setting, self._deadline, self._memory = setting, deadline, memory
 
     async def ready(self) -> None:
         """Load the function in the workers; a `UserError` names the reason if that fails."""
@@ -45,27 +42,27 @@ class Hook:
 
     async def questions(self, group: RolloutGroup) -> list[Question | Score]:
         """Return the question that `preprocess` writes for each rollout, or the failure."""
-        made = await call_in_worker(self._pool(), self._call, (group, ""), self._setting, **self._limits)
+        prompts = await self._result(group)
         return [
             failed_score(CannotScore(*one)) if isinstance(one[0], str) else Question([Message(*turn) for turn in one])
-            for one in made
+            for one in prompts
         ]
 
     async def value(self, reply: str) -> Score:
         """Return the value that `postprocess` finds in a reply; `Unparsable` if it raised a `ValueError`."""
-        answer = await call_in_worker(self._pool(), self._call, (None, reply), self._setting, **self._limits)
-        value, feedback, reason, detail, invalid = answer
+        value, feedback, reason, detail, invalid = await self._result(reply)
         if reason:
             raise Unparsable(reason, detail, invalid=invalid)
         return Score(float(value), feedback=feedback)
 
+    async def _result(self, argument: Any) -> Any:
+        return await call_in_worker(self._pool(), self._call, argument, self._setting, self._deadline, self._memory)
 
-async def call_in_worker(
-    pool: Pool, call: Call, arguments: tuple[Any, str], what: str, *, deadline: float, memory: int
-) -> Any:
+
+async def call_in_worker(pool: Pool, call: Call, argument: Any, what: str, deadline: float, memory: int) -> Any:
     """Return what a loaded function returns; `CannotScore` if it raised, took too long or ended its process."""
     try:
-        status, value = await pool.result(call, *arguments, deadline=deadline, memory=memory)
+        status, value = await pool.result(call, argument, deadline=deadline, memory=memory)
     except CannotScore as error:
         if error.kind != "timeout":
             raise
@@ -89,10 +86,10 @@ def load_preprocess(name: str) -> Callable[[RolloutGroup, str], list[Any]]:
     return lambda group, _: unless_halted(_prompts, hook, group)
 
 
-def load_postprocess(name: str) -> Callable[[None, str], list[Any]]:
+def load_postprocess(name: str) -> Callable[[str, str], list[Any]]:
     """Return a function from a reply to `[value, feedback, reason, detail, invalid]`; a reason means unparsable."""
     hook = import_name(name)
-    return lambda _, reply: unless_halted(_value, hook, reply)
+    return lambda reply, _: unless_halted(_value, hook, reply)
 
 
 def unless_halted(work: Callable[..., Any], *arguments: Any) -> list[Any]:
@@ -107,37 +104,33 @@ def unless_halted(work: Callable[..., Any], *arguments: Any) -> list[Any]:
 
 def finite_number(value: Any, whose: str) -> float:
     """Return a user's result as a finite number; numbers of other libraries count. Raises `TypeError`, `Unparsable`."""
-    if isinstance(value, str | bytes) or value is None:
-        raise TypeError(f"{whose} returned {value!r:.60}: it must return a number")
     try:
-        number = float(value)
+        number = float("" if isinstance(value, str | bytes) else value)
     except (TypeError, ValueError, OverflowError):
-        raise TypeError(f"{whose} returned a {type(value).__name__}: it must return a number") from None
+        raise TypeError(f"{whose} returned {value!r:.60}: it must return a number") from None
     if not math.isfinite(number):
         raise Unparsable("not finite", f"{whose} returned {number}", invalid=True)
     return number
 
 
 def _prompts(hook: Callable[..., Any], group: RolloutGroup) -> list[Any]:
-    made = _awaited(hook(group))
-    if not isinstance(made, list | tuple) or len(made) != len(group.rollouts):
-        count = f"{len(made)} prompts" if isinstance(made, list | tuple) else f"a {type(made).__name__}"
+    prompts = _awaited(hook(group))
+    if not isinstance(prompts, list | tuple) or len(prompts) != len(group.rollouts):
+        count = f"{len(prompts)} prompts" if isinstance(prompts, list | tuple) else f"a {type(prompts).__name__}"
         raise TypeError(f"preprocess returned {count} for {len(group.rollouts)} rollouts: return a list with one each")
-    return [_prompt(one) for one in made]
+    return [_prompt(one) for one in prompts]
 
 
-def _prompt(made: Any) -> list[Any]:
+def _prompt(prompt: Any) -> list[Any]:
     """Return one prompt of a hook; a mistake in it fails its own rollout."""
-    if made is None:
+    if prompt is None:
         return ["invalid", "preprocess has no prompt for this rollout"]
     try:
-        turns = [Message("user", made)] if isinstance(made, str) else made
+        turns = [Message("user", prompt)] if isinstance(prompt, str) else prompt
         messages = [Message(one["role"], one["content"]) if isinstance(one, Mapping) else one for one in turns]
-        if isinstance(turns, Sequence) and messages and all(isinstance(message, Message) for message in messages):
-            return [[message.role, message.content] for message in messages]
-    except Exception as error:  # noqa: BLE001 an empty role, text that is not Unicode, a class of the user's
+        return [[message.role, message.content] for message in messages] or ["crashed", "preprocess: an empty prompt"]
+    except Exception as error:  # noqa: BLE001 an empty role, text that is not Unicode, another type
         return ["crashed", f"preprocess returned an invalid prompt: {type(error).__name__}: {error}"]
-    return ["crashed", f"preprocess returned a {type(made).__name__} as a prompt: return messages, text, or None"]
 
 
 def _value(hook: Callable[..., Any], reply: str) -> list[Any]:
@@ -151,8 +144,7 @@ def _value(hook: Callable[..., Any], reply: str) -> list[Any]:
         value, feedback = result if isinstance(result, tuple) and len(result) == 2 else (result, "")
         return [finite_number(value, "postprocess"), feedback if isinstance(feedback, str) else "", "", "", False]
     except Unparsable as error:
-        detail = str(error).removeprefix(error.reason).removeprefix(": ")
-        return [None, "", error.reason or "unparsable", detail, error.invalid]
+        return [None, "", error.reason or "unparsable", error.detail, error.invalid]
 
 
 def _awaited(result: Any) -> Any:

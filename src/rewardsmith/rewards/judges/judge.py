@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from rewardsmith.config import Refers
 from rewardsmith.errors import UserError
-from rewardsmith.llm import Asker, Conversation, ModelCallError, Models, Parsed, RequestSettings, joined_replies, settle
+from rewardsmith.llm import Asker, Conversation, Models, Parsed, RequestSettings, joined_replies, settled
 from rewardsmith.masking import shown
 from rewardsmith.rewards.base import failure_of
 from rewardsmith.rewards.rules.rule_settings import Way
@@ -23,18 +23,10 @@ from rewardsmith.text import answers
 from rewardsmith.text.templates import Template
 from rewardsmith.types import RolloutGroup, Score
 
-T = TypeVar("T")
-V = TypeVar("V")
-
 
 @dataclass(frozen=True)
 class Question:
-    """One prompt of a judge.
-
-    Attributes:
-        messages: a conversation, or text that the model continues.
-        about: what `parse` must know about it, such as the points that can be had.
-    """
+    """One prompt of a judge, or text that the model continues; `about` is what `parse` must know of it."""
 
     messages: Conversation | str
     about: Any = None
@@ -47,7 +39,8 @@ class Question:
 
 
 Rendered = Sequence[Score | Question | Sequence[Question]]
-Call = Callable[[Question], Coroutine[Any, Any, Parsed[Any] | list[Parsed[Any]]]]
+Result = Parsed[Any] | list[Parsed[Any]]
+Call = Callable[[Question], Coroutine[Any, Any, Result]]
 
 
 class Judge:
@@ -90,7 +83,9 @@ class Judge:
         lists = [[item] if isinstance(item, Question) else item for item in items]
         questions = {question.key: question for one in lists if not isinstance(one, Score) for question in one}
         call: Call = self.request if self._votes == 1 else self._request_votes
-        replies = await settle(map(call, questions.values()))
+        replies: list[Result | Exception] = settled(
+            await asyncio.gather(*map(call, questions.values()), return_exceptions=True)
+        )
         verdicts = dict(zip(questions, map(_verdict, replies), strict=True))
         return tuple(
             one if isinstance(one, Score) else self.combine(one, [verdicts[question.key] for question in one])
@@ -118,7 +113,7 @@ class Judge:
         return parser if self._template is None else {**self._template.facts(), **parser}
 
 
-def _verdict(result: Parsed[Any] | list[Parsed[Any]] | Exception) -> Score:
+def _verdict(result: Result | Exception) -> Score:
     """Return the score of a question: of its reply, the mean of its votes, or the failure."""
     if isinstance(result, Exception):
         return failed_score(result)
@@ -152,9 +147,6 @@ MaxChars = Annotated[int, Field(ge=100, description="a longer response loses its
 QuotingStyle = Annotated[Literal["fence", "verbatim"], Field(description="foreign text in a fence, or bare")]
 Votes = Annotated[int, Field(ge=1, le=64, description="verdicts to average; more than half must be parsable")]
 OwnTemplate = Annotated[str, Field(min_length=1, description="a built-in prompt, or the path of your own")]
-BatchDeadline = Annotated[
-    float | None, Field(gt=0, description="seconds for the model's call on a group; not set: the model's own")
-]
 
 DEFAULT_REQUEST = RequestSettings()
 DEFAULT_WAYS: tuple[Way, ...] = ("boxed", "hash", "stated", "final")
@@ -168,20 +160,15 @@ def require_unset(context: str, **settings: object) -> None:
             raise UserError(f"{name} = {shown(value)} has no effect with {context}: leave one of the two out")
 
 
-def changed(value: T, default: T) -> T | None:
-    """Return a setting for `require_unset`: None if it has its default."""
-    return None if value == default else value
-
-
 def require_extracting(show: str, ways: Sequence[str]) -> None:
     """Raise a `UserError` if `extract` is set where no answer is extracted."""
-    if show != "answer":
-        require_unset(f'show = "{show}"', extract=changed(tuple(ways), DEFAULT_WAYS))
+    if show != "answer" and tuple(ways) != DEFAULT_WAYS:
+        require_unset(f'show = "{show}"', extract=tuple(ways))
 
 
 # ---- stored answers ------------------------------------------------------------------------------------------------
 
-_STORED: ContextVar[tuple[bool, bool]] = ContextVar("stored answers", default=(False, False))
+_STORED: ContextVar[bool | None] = ContextVar("stored answers", default=None)
 
 
 @contextmanager
@@ -191,7 +178,7 @@ def stored_answers(*, keep_order: bool = False) -> Iterator[None]:
     It holds for the tasks that begin inside the block. With `keep_order` judges of groups show the candidates in the
     order of the rollouts, which is how position bias is measured.
     """
-    before = _STORED.set((True, keep_order))
+    before = _STORED.set(keep_order)
     try:
         yield
     finally:
@@ -200,12 +187,12 @@ def stored_answers(*, keep_order: bool = False) -> Iterator[None]:
 
 def are_stored() -> bool:
     """Whether this task began inside of `stored_answers`."""
-    return _STORED.get()[0]
+    return _STORED.get() is not None
 
 
 def keeps_order() -> bool:
     """Whether this task began inside of `stored_answers(keep_order=True)`."""
-    return _STORED.get()[1]
+    return _STORED.get() is True
 
 
 def visible_text(text: str, show: str, ways: Sequence[str]) -> str:
@@ -216,36 +203,3 @@ def visible_text(text: str, show: str, ways: Sequence[str]) -> str:
     if not found and are_stored():
         found = text
     return found if found and found.strip() else ""
-
-
-# ---- models that return numbers or vectors -------------------------------------------------------------------------
-
-
-async def call_batch(
-    call: Callable[[Sequence[T]], Awaitable[Iterable[V]]], items: Sequence[T], deadline: float | None = None
-) -> list[V | Exception]:
-    """Return the result of `rate` or `embed` for each item, or why there is none, within `deadline` seconds.
-
-    All items go in one call; if the model refuses it, each has a call of its own.
-    """
-
-    async def results(batch: Sequence[T]) -> list[V]:
-        found = list(await call(batch))
-        if len(found) != len(batch):
-            raise ModelCallError("invalid", f"the model returned {len(found)} results for {len(batch)}")
-        return found
-
-    if not items:
-        return []
-    try:
-        async with asyncio.timeout(deadline):
-            (whole,) = await settle([results(items)])
-            if not isinstance(whole, Exception):
-                return [*whole]
-            gone = getattr(whole, "kind", "") in ("unreachable", "timeout", "cancelled")
-            if gone or not isinstance(whole, ModelCallError) or len(items) == 1:
-                return [whole for _ in items]
-            alone = await settle(results([item]) for item in items)
-            return [one if isinstance(one, Exception) else one[0] for one in alone]
-    except TimeoutError:
-        return [ModelCallError("timeout", f"no result within {deadline:g} s (deadline)") for _ in items]

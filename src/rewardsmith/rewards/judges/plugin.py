@@ -28,7 +28,6 @@ from pydantic import Field
 
 from rewardsmith.errors import UserError
 from rewardsmith.llm import settle
-from rewardsmith.masking import shown
 from rewardsmith.rewards.base import CannotScore
 from rewardsmith.rewards.judges.hooks import MEMORY, call_in_worker, finite_number, unless_halted
 from rewardsmith.rewards.judges.judge import DEFAULT_REQUEST, ChatModelName, Judge, Question, Request, failed_score
@@ -42,15 +41,11 @@ from rewardsmith.types import Prompt, RolloutGroup, Score
 RM_PROMPT = "rm_prompt"
 """Field of info in which the data of other systems has the judge's prompt."""
 
-LOAD, LOAD_TOKENIZER = 60.0, 300.0
-"""Seconds to import a plug-in; the same with a tokenizer, whose libraries are large."""
+LOAD_TIMEOUT = 120.0
+"""Seconds to import a plug-in and its tokenizer, whose libraries are large."""
 
 PREPROCESS, POSTPROCESS = "rm_preprocess", "rm_postprocess"
 _PACKAGE = "verl.workers.reward_function"
-_PARENTS = ("verl", "verl.workers")
-
-HUB_TIMEOUT = 10.0
-"""Seconds for the hub to tell whether it has the tokenizer."""
 
 
 class Plugin(Judge):
@@ -64,12 +59,9 @@ class Plugin(Judge):
         *,
         model: ChatModelName,
         file: Annotated[str, Field(min_length=1, description="path of the plug-in")],
-        tokenizer: Annotated[
-            str | None, Field(min_length=1, description="folder or Hugging Face id; not set: the file gets None")
-        ] = None,
+        tokenizer: Annotated[str | None, Field(description="folder or Hugging Face id; not set: None")] = None,
         prompt_field: Annotated[
-            str | None,
-            Field(min_length=1, description="its text_prompts, in info; not set: rm_prompt, or the question"),
+            str | None, Field(description="its text_prompts, in info; not set: rm_prompt, or the question")
         ] = None,
         deadline: Annotated[float, Field(gt=0, description="seconds for one call of a function of the file")] = 10.0,
         memory: Annotated[int, Field(ge=16, description="MiB that a worker may use for a call")] = MEMORY,
@@ -79,42 +71,21 @@ class Plugin(Judge):
         path = Path(file).resolve()
         if not path.is_file():
             raise UserError(f"there is no plug-in {file!r}: give the path of a Python file")
-        self._file, self._path, self._tokenizer, self._field = file, path, tokenizer, prompt_field
-        self._limits: dict[str, Any] = {"deadline": deadline, "memory": memory}
-        self._version = _version(path)
-        self._ready = tokenizer is None
-        self._load(None)
-
-    def _load(self, tokenizer: str | None) -> None:
-        self._call = Call(
-            str(self._path), {"tokenizer": tokenizer}, version=self._version, loader=f"{__name__}:load_plugin"
-        )
-        try:
-            shared().load_now(self._call, limit=LOAD if tokenizer is None else LOAD_TOKENIZER)
-        except UserError as error:
-            why = str(error).removeprefix(f"{self._path} cannot be loaded: ")
-            raise UserError(f"the plug-in {self._file!r} cannot be loaded ({why})") from None
-
-    async def _load_tokenizer(self) -> None:
-        if self._ready or self._tokenizer is None:
-            return
-        if not os.path.isdir(os.path.expanduser(self._tokenizer)):  # a download may take longer than a worker may
-            await asyncio.to_thread(load_tokenizer, self._tokenizer)
-        await asyncio.to_thread(self._load, self._tokenizer)
-        self._ready = True
+        self._field, self._file_deadline, self._memory = prompt_field, deadline, memory
+        arguments = {"tokenizer": tokenizer and os.path.expanduser(tokenizer)}
+        self._call = Call(str(path), arguments, version=_version(path), loader=f"{__name__}:load_plugin")
 
     def require(self, prompt: Prompt) -> None:
         """Raise `CannotScore` if a prompt lacks the field that is named; the file is not called."""
         self._text_prompt(prompt)
 
     async def check(self) -> None:
-        """Raise if the judge cannot work, or the tokenizer cannot be loaded."""
-        await self._load_tokenizer()
+        """Raise if the judge cannot work, or the file or its tokenizer cannot be loaded."""
+        await shared().load(self._call, limit=LOAD_TIMEOUT)
         await super().check()
 
     async def score(self, group: RolloutGroup) -> tuple[Score, ...]:
         """Return one score per rollout: the plug-in writes all prompts at once, and gets all replies at once."""
-        await self._load_tokenizer()
         # The plug-in writes the turns of the chat itself, so the role tokens in a response are broken before.
         responses = [harmless(rollout.text) for rollout in group.rollouts]
         prompts = await self._each(PREPROCESS, self._text_prompt(group.prompt), responses)
@@ -137,23 +108,14 @@ class Plugin(Judge):
         if not texts:
             return []
         try:
-            return await self._called(name, question, texts)
+            task = (name, question, texts)
+            found = await call_in_worker(shared(), self._call, task, name, self._file_deadline, self._memory)
+            return [one[0] if len(one) == 1 else CannotScore(*one) for one in found]
         except CannotScore as error:
             if len(texts) == 1:
                 return [error]
-        alone = await settle(self._called(name, question, [text]) for text in texts)
-        return [one if isinstance(one, Exception) else one[0] for one in alone]
-
-    async def _called(self, name: str, question: str, texts: list[str]) -> list[Any]:
-        task: Any = (name, question, texts)
-        try:
-            found = await call_in_worker(shared(), self._call, (task, ""), name, **self._limits)
-        except CannotScore as error:
-            if name == PREPROCESS and self._tokenizer is None and "'NoneType' object" in str(error):
-                remedy = 'The plug-in has no tokenizer: set tokenizer = "…" to the judge\'s'
-                raise CannotScore(error.kind, f"{error}. {remedy}") from None
-            raise
-        return [one[0] if len(one) == 1 else CannotScore(*one) for one in found]
+        alone = await asyncio.gather(*(self._each(name, question, [text]) for text in texts))
+        return [one for (one,) in alone]
 
     def _text_prompt(self, prompt: Prompt) -> str:
         found = extra(prompt, self._field or RM_PROMPT)
@@ -164,9 +126,8 @@ class Plugin(Judge):
 
 def _version(file: Path) -> str:
     """Return what changes when a Python file of the folder does."""
-    stats = [(path.name, path.stat()) for path in sorted(file.parent.glob("*.py")) if path.exists()]
-    found = "".join(f"{name}:{stat.st_mtime_ns}:{stat.st_size}\n" for name, stat in stats)
-    return hashlib.sha256(found.encode()).hexdigest()
+    stats = [(path.name, path.stat()) for path in sorted(file.parent.glob("*.py"))]
+    return hashlib.sha256(repr([(name, s.st_mtime_ns, s.st_size) for name, s in stats]).encode()).hexdigest()
 
 
 # ---- in the worker -------------------------------------------------------------------------------------------------
@@ -177,27 +138,39 @@ def load_plugin(path: str, *, tokenizer: str | None = None) -> Callable[[tuple[s
 
     It takes `(name of the function, question, texts)`, and returns for each text `[value]` or `[kind, detail]`.
     """
-    folder = Siblings(Path(path).parent)
-    with folder.importable():
-        module = _load(Path(path))
-    for name in (PREPROCESS, POSTPROCESS):
-        if not callable(getattr(module, name, None)):
-            raise UserError(f"it has no function {name}")
-    given = None if tokenizer is None else load_tokenizer(tokenizer)
+    siblings = Siblings(Path(path).parent)
+    name = f"{_PACKAGE}.{Path(path).stem}"  # its name where it comes from: relative imports then work
+    with siblings.importable():
+        spec = importlib.util.spec_from_file_location(name, path)
+        if spec is None or spec.loader is None:
+            raise UserError("it is not a Python file")
+        module = sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    for needed in (PREPROCESS, POSTPROCESS):
+        if not callable(getattr(module, needed, None)):
+            raise UserError(f"it has no function {needed}")
+    loaded = None
+    if tokenizer is not None:
+        from transformers import AutoTokenizer  # noqa: PLC0415 only plug-ins need it
+
+        try:
+            loaded = AutoTokenizer.from_pretrained(tokenizer, trust_remote_code=False)
+        except Exception as error:  # noqa: BLE001 it raises many kinds
+            raise UserError(f"tokenizer = {tokenizer!r}: {type(error).__name__}: {str(error)[:300]}") from None
 
     def call(task: tuple[str, str, list[str]], _: str) -> list[Any]:
-        with folder.importable():
-            return unless_halted(_called, module, given, *task)
+        with siblings.importable():
+            return unless_halted(_called, module, loaded, *task)
 
     return call
 
 
 def _called(module: ModuleType, tokenizer: Any, name: str, question: str, texts: list[str]) -> list[Any]:
     function = getattr(module, name)
-    made = function([question] * len(texts), texts, tokenizer) if name == PREPROCESS else function(texts)
-    if isinstance(made, str) or not isinstance(made, Iterable):
-        raise TypeError(f"{name} returned a {type(made).__name__}: it must return a list")
-    found = list(islice(made, len(texts) + 1))
+    values = function([question] * len(texts), texts, tokenizer) if name == PREPROCESS else function(texts)
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise TypeError(f"{name} returned a {type(values).__name__}: it must return a list")
+    found = list(islice(values, len(texts) + 1))
     if len(found) != len(texts):
         raise TypeError(f"{name} returned {len(found)} values for {len(texts)} texts")
     return [_checked(name, one) for one in found]
@@ -205,40 +178,29 @@ def _called(module: ModuleType, tokenizer: Any, name: str, question: str, texts:
 
 def _checked(name: str, one: object) -> list[Any]:
     try:
-        if name == POSTPROCESS:
-            return [finite_number(one, name)]
-        if not isinstance(one, str):
+        if name == PREPROCESS and not isinstance(one, str):
             raise TypeError(f"{name} returned a {type(one).__name__} as a prompt: it must be text")
-        return [one]
+        return [one if name == PREPROCESS else finite_number(one, name)]
     except Unparsable as error:
         return ["invalid", str(error)]
     except TypeError as error:
         return ["crashed", f"TypeError: {error}"]
 
 
-def _load(file: Path) -> ModuleType:
-    name = f"{_PACKAGE}.{file.stem}"  # its name where it comes from: relative imports then work
-    spec = importlib.util.spec_from_file_location(name, file)
-    if spec is None or spec.loader is None:
-        raise UserError("it is not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 class Siblings:
     """A finder for the Python files of a plug-in's folder.
 
-    They can be imported by name, as relative imports, and as modules of `verl.workers.reward_function`, where they
-    come from. Between calls they are removed: plug-ins of other folders may have files of the same names.
+    They can be imported by name, as relative imports, and from `verl.workers.reward_function`, where they come from.
+    Between calls they are removed: plug-ins of other folders may have files of the same names.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = str(folder)
         packages = [path.parent.name for path in folder.glob("*/__init__.py")]
         self._names = {*packages, *(path.stem for path in folder.glob("*.py"))} - sys.stdlib_module_names
-        self._modules: dict[str, ModuleType] = {}
+        package = ModuleType(_PACKAGE)
+        package.__path__ = [self._folder]
+        self._modules = {_PACKAGE: package}
 
     @contextmanager
     def importable(self) -> Iterator[None]:
@@ -246,60 +208,18 @@ class Siblings:
         hidden = self._take_out()
         sys.modules.update(self._modules)
         sys.meta_path.insert(0, self)  # it has what is needed of a finder
-        sys.path.append(self._folder)  # last, so that nothing is shadowed
         try:
             yield
         finally:
-            sys.path.remove(self._folder)
             sys.meta_path.remove(self)
             self._modules = self._take_out()
             sys.modules.update(hidden)
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: object = None) -> ModuleSpec | None:
         """Return the spec of a module of the folder; None for others."""
-        if name == _PACKAGE:
-            return _package(name, [self._folder])
-        if name in _PARENTS:
-            return PathFinder.find_spec(name, path) or _package(name, [])
-        found = PathFinder.find_spec(name, [self._folder]) if name in self._names else None
-        return found if found is not None and found.loader is not None else None
+        return PathFinder.find_spec(name, [self._folder]) if name in self._names else None
 
     def _take_out(self) -> dict[str, ModuleType]:
         """Remove the modules of this folder, or of another with the same names, from `sys.modules`."""
-        names = [
-            name
-            for name, module in sys.modules.items()
-            if name.partition(".")[0] in self._names
-            or name.startswith(_PACKAGE)
-            or (name in _PARENTS and getattr(module, "__file__", None) is None)
-        ]
+        names = [name for name in sys.modules if name.partition(".")[0] in self._names or name.startswith(_PACKAGE)]
         return {name: sys.modules.pop(name) for name in names}
-
-
-def _package(name: str, places: list[str]) -> ModuleSpec:
-    spec = ModuleSpec(name, None, is_package=True)
-    spec.submodule_search_locations = places
-    return spec
-
-
-def load_tokenizer(name: str) -> Any:
-    """Return a tokenizer from its folder, from the local Hugging Face cache, or downloaded.
-
-    The hub is asked first whether it has the model: without a network the library would try file after file.
-    """
-    from huggingface_hub import HfApi  # noqa: PLC0415 only plug-ins need them
-    from transformers import AutoTokenizer  # noqa: PLC0415
-
-    path, remedy = os.path.expanduser(name), ""
-    try:
-        try:
-            return AutoTokenizer.from_pretrained(path, trust_remote_code=False, local_files_only=True)
-        except Exception:
-            if os.path.isdir(path):
-                raise
-        remedy = ". There is no such folder; for an id, check the network, HF_HUB_OFFLINE and HF_TOKEN"
-        HfApi().model_info(name, timeout=HUB_TIMEOUT)
-        return AutoTokenizer.from_pretrained(name, trust_remote_code=False)
-    except Exception as error:  # noqa: BLE001 it raises many kinds
-        why = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:300]}"
-        raise UserError(f"tokenizer = {shown(name)} cannot be loaded ({why}){remedy}") from None

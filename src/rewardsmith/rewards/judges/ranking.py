@@ -11,8 +11,8 @@ A call that failed is no vote. Who has no share because of it has the failure in
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 import numpy as np
@@ -22,26 +22,28 @@ from pydantic import Field
 from rewardsmith.algorithms.ranks import average_ranks
 from rewardsmith.algorithms.strengths import connected, largest, without_offsets
 from rewardsmith.errors import UserError
-from rewardsmith.llm import RequestSettings, joined_replies, settle
+from rewardsmith.llm import RequestSettings
 from rewardsmith.rewards.judges.candidates import (
+    Ballot,
     Candidates,
     CandidateWay,
     Criteria,
     GroupJudge,
+    InvalidReward,
     MaxCandidateChars,
     ReferencePlace,
+    SingleAnswerReward,
     arranged,
     balanced,
+    first_cause,
     heats,
-    require_apart,
-    skipped,
     windows,
 )
-from rewardsmith.rewards.judges.judge import ChatModelName, Question, failed_score, keeps_order, require_unset
+from rewardsmith.rewards.judges.judge import ChatModelName, OwnTemplate, keeps_order
 from rewardsmith.text.judge_prompts import RankingFormat, load_ranking_template, ranking_prompt
 from rewardsmith.text.quoting import quote
 from rewardsmith.text.rankings import MAX_CANDIDATES, PARSER, Output, Strictness, letters_of, parse_ranking, rank_shares
-from rewardsmith.types import RolloutGroup, Score
+from rewardsmith.types import Prompt, Score
 
 DIGITS = 9
 """Shares are rounded to so many digits: equal candidates must not differ by a rounding error."""
@@ -60,8 +62,6 @@ _REQUEST = RankingRequest()
 class RankingJudge(GroupJudge):
     """Let a model rank all rollouts of a group against each other (GRRM's group quality metric).
 
-    Identical answers are shown once and share their score. What could not be judged is a failure, never a number.
-
     Attributes:
         parts: `judge` is the score between `lowest` and `highest`.
     """
@@ -73,9 +73,7 @@ class RankingJudge(GroupJudge):
         self,
         *,
         model: ChatModelName,
-        template: Annotated[
-            str, Field(min_length=1, description="ranking, ranking_translation, or the path of your own")
-        ] = "ranking",
+        template: OwnTemplate = "ranking",
         criteria: Criteria = "",
         reference: ReferencePlace = "answer",
         output: Annotated[Output, Field(description="what the judge writes: a ranking, scores, or both")] = "both",
@@ -83,74 +81,56 @@ class RankingJudge(GroupJudge):
         highest: Annotated[float, Field(description="score of the best candidate possible")] = 10.0,
         decimals: Annotated[bool, Field(description="whether 7.5 is a score")] = False,
         reading: Annotated[Strictness, Field(description="how strictly the form of the reply is parsed")] = "lenient",
-        orders: Annotated[
-            int, Field(ge=1, description="candidate orders, averaged against position bias; best even")
-        ] = 1,
-        min_orders: Annotated[int, Field(ge=1, description="fewer parsable orders than this are a failure")] = 1,
-        max_candidates: Annotated[
-            int, Field(ge=2, le=MAX_CANDIDATES, description="candidates in one call; GRRM was trained with 2 to 4")
-        ] = 8,
+        orders: Annotated[int, Field(ge=1, description="orders, averaged against position bias; best even")] = 1,
+        max_candidates: Annotated[int, Field(ge=2, le=MAX_CANDIDATES, description="candidates in one call")] = 8,
         large_groups: Annotated[
             Literal["subgroups", "tournament"], Field(description="how groups above max_candidates are judged")
         ] = "subgroups",
-        overlap: Annotated[
-            int | None, Field(ge=1, description="candidates that two subgroups share; not set: max_candidates / 4")
-        ] = None,
         extract: CandidateWay = "whole",
         max_chars: MaxCandidateChars = 20_000,
-        scale: Annotated[
-            float, Field(gt=0, description="reward of the best score possible; of the worst it is 0")
-        ] = 1.0,
-        invalid_reward: Annotated[
-            float | None,
-            Field(description="without a valid answer; never scaled; not set: -scale / 2"),
-        ] = None,
-        single_answer_reward: Annotated[
-            float | None, Field(description="of the only distinct valid answer; never scaled; not set: scale / 2")
-        ] = None,
+        scale: Annotated[float, Field(gt=0, description="reward of the best score; of the worst it is 0")] = 1.0,
+        invalid_reward: InvalidReward = None,
+        single_answer_reward: SingleAnswerReward = None,
         request: Annotated[RankingRequest, Field(description="how the judge is called")] = _REQUEST,
     ) -> None:
         if not lowest < highest:
             raise UserError(f"lowest is {lowest:g} and highest {highest:g}: the range of scores is empty")
         if not decimals and (lowest != int(lowest) or highest != int(highest)):
             raise UserError(f"{lowest:g} and {highest:g} must be integers, unless decimals = true")
-        if large_groups == "tournament":
-            require_unset('large_groups = "tournament"', overlap=overlap)
-        self._scale = scale
-        self._invalid = -scale / 2 if invalid_reward is None else invalid_reward
-        self._single = scale / 2 if single_answer_reward is None else single_answer_reward
-        require_apart(self._invalid, self._single)
-        shared = max(1, max_candidates // 4) if overlap is None else overlap
-        is_tournament, is_ordinal = large_groups == "tournament", output == "ranking"
-        self._design = Design(max_candidates, orders, min_orders, shared, is_tournament, is_ordinal)
+        overlap = max(1, max_candidates // 4)
+        self._design = Design(max_candidates, orders, overlap, large_groups == "tournament", output == "ranking")
         self._verdicts, self._reading = RankingFormat(output, lowest, highest, decimals), reading
-        super().__init__(model, request, load_ranking_template(template), criteria, reference, extract, max_chars)
+        super().__init__(
+            model,
+            request,
+            load_ranking_template(template),
+            criteria=criteria,
+            reference=reference,
+            extract=extract,
+            max_chars=max_chars,
+            invalid_reward=invalid_reward,
+            single_answer_reward=single_answer_reward,
+            scale=scale,
+        )
 
-    async def score(self, group: RolloutGroup) -> tuple[Score, ...]:
-        """Return one score per rollout; fewer than two distinct valid answers need no call."""
-        found = self.candidates(group)
-        scores = [Score(self._single, parts=skipped(self.parts, "there is no other answer to compare it with"))]
-        if len(found.texts) > 1:
-            outcome = await self._judge(group, found)
-            scores = [self._score(candidate, outcome) for candidate in range(len(found.texts))]
-        invalid = Score(self._invalid, parts=skipped(self.parts, "there is no valid answer to judge"))
-        return tuple(invalid if i is None else scores[i] for i in found.of)
-
-    async def _judge(self, group: RolloutGroup, found: Candidates) -> JoinedShares:
-        known = self.known(group.prompt)
+    async def compare(self, prompt: Prompt, found: Candidates) -> list[Score]:
+        """Return the score of each candidate."""
+        known = self.known(prompt)
         quoted = [quote(text) for text in found.texts]  # each is shown in every order
 
         async def ask(order: tuple[int, ...]) -> Ballot:
-            shown = [quoted[i] for i in order]
-            messages = ranking_prompt(self._template, known, shown, self._verdicts, quoted=True)
-            (reply,) = await settle([self.request(Question(messages, letters_of(len(order))))])
-            if isinstance(reply, Exception):
-                return Ballot(order, feedback=getattr(reply, "replies", ""), error=reply)
-            return Ballot(order, dict(zip(order, reply.value, strict=True)), reply.feedback)
+            messages = ranking_prompt(self._template, known, [quoted[i] for i in order], self._verdicts, quoted=True)
+            return await self.ballot(messages, order, letters_of(len(order)))
 
         count = len(found.texts)
         members = arranged(count) if keeps_order() else range(count)  # else their order is drawn
-        return await self._design.judge(ask, members)
+        outcome = await self._design.judge(ask, members)
+        results = [outcome.failures.get(i) or self._score(outcome.shares[i]) for i in range(count)]
+        return [self.with_feedback(result, i, outcome.ballots) for i, result in enumerate(results)]
+
+    def _score(self, share: float) -> Score:
+        form = self._verdicts
+        return Score(self._scale * share, parts={"judge": Score(form.lowest + (form.highest - form.lowest) * share)})
 
     def parse(self, reply: str, about: str) -> list[float]:
         """Return the share of each candidate, by its letter: 0 for the worst possible and 1 for the best."""
@@ -162,46 +142,8 @@ class RankingJudge(GroupJudge):
             return [shares[letter] for letter in about]
         return [(ranked.scores[letter] - form.lowest) / (form.highest - form.lowest) for letter in about]
 
-    def _score(self, candidate: int, outcome: JoinedShares) -> Score:
-        about = [ballot for ballot in outcome.ballots if candidate in ballot.order]
-        if candidate in outcome.failures:
-            failed = failed_score(outcome.failures[candidate], self.parts)
-            lost_first = sorted(about, key=lambda ballot: ballot.error is None)
-            return replace(failed, feedback=_feedback(lost_first, candidate) or failed.feedback)
-        share, form = outcome.shares[candidate], self._verdicts
-        parts = {"judge": Score(form.lowest + (form.highest - form.lowest) * share)}
-        feedback = _feedback([ballot for ballot in about if ballot.error is None], candidate)
-        return Score(self._scale * share, parts=parts, feedback=feedback)
-
-
-def _feedback(ballots: Sequence[Ballot], candidate: int) -> str:
-    """Return what the judge wrote about a candidate, each time with the letter of this candidate."""
-    notes = []
-    for ballot in ballots:
-        if ballot.feedback:
-            letter = letters_of(len(ballot.order))[ballot.order.index(candidate)]
-            notes.append(f"[this answer is candidate {letter} of {len(ballot.order)}]\n{ballot.feedback}")
-    return joined_replies(notes)
-
 
 # ---- several calls, joined -----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Ballot:
-    """The result of one call.
-
-    Attributes:
-        order: the candidates as they were shown.
-        shares: of each, 0 for the worst possible and 1 for the best; empty if the call failed.
-        feedback: what the judge wrote.
-        error: why the call failed.
-    """
-
-    order: tuple[int, ...]
-    shares: Mapping[int, float] = field(default_factory=dict)
-    feedback: str = ""
-    error: Exception | None = None
 
 
 @dataclass
@@ -221,21 +163,15 @@ class Design:
     """Which calls a group needs; the fields are settings of `RankingJudge`.
 
     Attributes:
+        overlap: candidates that two subgroups share.
         ordinal: whether the judge writes only an order.
     """
 
     max_candidates: int = 8
     orders: int = 1
-    min_orders: int = 1
     overlap: int = 2
     tournament: bool = False
     ordinal: bool = False
-
-    def __post_init__(self) -> None:
-        if self.min_orders > self.orders:
-            raise UserError(f"min_orders is {self.min_orders}, more than orders = {self.orders}")
-        if self.overlap >= self.max_candidates:
-            raise UserError(f"overlap is {self.overlap}: it must be below max_candidates = {self.max_candidates}")
 
     async def judge(self, ask: Ask, members: Sequence[int]) -> JoinedShares:
         """Make all calls for a group, and join their shares."""
@@ -244,11 +180,9 @@ class Design:
         return await self._by_subgroups(ask, members)
 
     async def _in_orders(self, ask: Ask, members: Sequence[int]) -> tuple[list[Ballot], Exception | None]:
-        """Show the same candidates in several orders; return an error as well if too few replies could be parsed."""
+        """Show the same candidates in several orders; return an error as well if no reply could be parsed."""
         ballots = await asyncio.gather(*map(ask, balanced(members, self.orders)))
-        errors = [ballot.error for ballot in ballots if ballot.error is not None]
-        too_few = errors and len(ballots) - len(errors) < min(self.min_orders, len(ballots))
-        return ballots, errors[0] if too_few else None
+        return ballots, None if any(ballot.error is None for ballot in ballots) else ballots[0].error
 
     async def _by_subgroups(self, ask: Ask, members: Sequence[int]) -> JoinedShares:
         """Judge overlapping subgroups at once, and join their scores through the candidates that they share.
@@ -310,15 +244,6 @@ class Design:
                 outcome.failures[i] = next(iter(outcome.failures.values()))
         outcome.shares = {i: at / rounds for i, at in last.items() if i not in outcome.failures}
         return outcome
-
-
-def first_cause(candidate: int, errors: Sequence[tuple[Sequence[int], Exception]]) -> Exception:
-    """Return why a candidate has no share: the first failed call about it, or else the first of all.
-
-    A candidate whose calls all succeeded has none when failed calls about others left it unconnected.
-    """
-    own = [error for members, error in errors if candidate in members]
-    return (own or [error for _, error in errors])[0]
 
 
 def _fitted(shares: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -11,22 +11,23 @@ import contextlib
 import ctypes
 import gc
 import importlib
+import json
 import math
 import os
 import pickle
 import resource
 import signal
-import socket
 import sys
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NoReturn
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import recv_handle
+from typing import Any
 
 from rewardsmith.config import import_name
 from rewardsmith.errors import UserError
 from rewardsmith.rewards.base import failure_of
-from rewardsmith.rewards.pool.channel import MAX_RESULT, as_socket, connect, encode_reply
 from rewardsmith.types import MAX_DETAIL
 
 LoadedFunction = tuple[Callable[[Any, str], Any], bool]
@@ -35,39 +36,42 @@ LoadedFunction = tuple[Callable[[Any, str], Any], bool]
 MAX_SERVED = 20_000
 """Texts after which a worker is replaced, so that leaks in a rule's libraries stay bounded."""
 
-IMPORT_GRACE = 5.0
-"""Seconds beyond the limit of an import after which the server ends itself, in case the trainer died meanwhile."""
+MAX_RESULT = 1 << 26
+"""Bytes in a result of a function that is not a rule, such as the prompts of a judge for a whole group."""
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # see prctl(2)
 
 
 class _Server:
-    def __init__(self, control: socket.socket) -> None:
-        self._trainer = connect(control)
+    """Handles requests of the trainer, one at a time; a reply is a value and an error, one of them empty."""
+
+    def __init__(self, trainer: Connection[Any, Any]) -> None:
+        self._trainer = trainer
         self._functions: list[LoadedFunction] = []
         self._versions: dict[str, str] = {}
         self._workers: set[int] = set()
         self._children_of_imports: set[int] = set()
 
     def run(self) -> None:
-        """Handle requests, one at a time, until the trainer closes the socket."""
-        handlers: dict[str, Callable[..., bytes]] = {"load": self._load, "fork": self._fork, "end": self._end}
+        """Work until the trainer closes the socket."""
+        handlers: dict[str, Callable[..., Any]] = {"load": self._load, "fork": self._fork, "end": self._end}
         try:
-            self._trainer.send_bytes(encode_reply("ready"))
+            self._trainer.send(("ready", ""))
             devnull = os.open(os.devnull, os.O_WRONLY)
             os.dup2(devnull, 2)  # until here, the trainer reads from it why the start failed
             os.close(devnull)
             while True:
-                verb, *arguments = pickle.loads(self._trainer.recv_bytes())  # noqa: S301 from the trainer
-                self._trainer.send_bytes(handlers[verb](*arguments))
+                verb, *arguments = self._trainer.recv()
+                try:
+                    self._trainer.send((handlers[verb](*arguments), ""))
+                except UserError as error:
+                    self._trainer.send((None, str(error)[:MAX_DETAIL]))
         finally:
             for pid in list(self._workers):
                 self._end(pid)
 
-    def _load(self, path: list[str], limit: float, call: bytes) -> bytes:
+    def _load(self, path: list[str], call: bytes) -> int:
         """Import a function. Its number is its position among those that were loaded."""
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.setitimer(signal.ITIMER_REAL, limit + IMPORT_GRACE)
         try:
             sys.path[:] = path
             importlib.invalidate_caches()
@@ -78,48 +82,40 @@ class _Server:
             if self._versions.get(home, version) != version:
                 sys.modules.pop(home, None)
             function = import_name(loader)(name, **arguments) if loader else partial(import_name(name), **arguments)
-            self._versions[home] = version
-        except UserError as error:
-            return encode_reply("error", str(error)[:MAX_DETAIL])
+        except UserError:
+            raise
         except BaseException as error:  # noqa: BLE001 a module may do anything while it is imported
-            return encode_reply("error", f"{type(error).__name__}: {error}"[:MAX_DETAIL])
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
+            raise UserError(f"{type(error).__name__}: {error}") from None
+        self._versions[home] = version
         self._functions.append((function, not loader))
         self._children_of_imports |= _children() - self._workers
         gc.collect()
         gc.freeze()  # imported objects are shared with the workers; their collectors must not touch them
-        return encode_reply("loaded", len(self._functions) - 1)
+        return len(self._functions) - 1
 
-    def _fork(self) -> bytes:
-        """Fork a worker that gets the socket and the wake-up pipe of this request."""
-        with as_socket(self._trainer) as control:
-            _, descriptors, _, _ = socket.recv_fds(control, 1, 2)
-        server = os.getpid()
+    def _fork(self) -> int:
+        """Fork a worker that gets the socket of this request."""
+        descriptor, server = recv_handle(self._trainer), os.getpid()
         try:
             pid = os.fork()
-            if pid == 0:
-                self._become_worker(descriptors, server)
         except OSError as error:
-            return encode_reply("error", f"a worker cannot be forked: {error}")
+            raise UserError(f"a worker cannot be forked: {error}") from None
         finally:
-            for descriptor in descriptors:
+            if os.getpid() == server:
                 os.close(descriptor)
+        if pid == 0:
+            try:
+                self._trainer.close()
+                with contextlib.suppress(EOFError):
+                    _serve(Connection(descriptor), self._functions, server)
+                os._exit(0)
+            finally:
+                os._exit(1)
         self._workers.add(pid)
-        return encode_reply("forked", pid)
+        return pid
 
-    def _become_worker(self, descriptors: Sequence[int], server: int) -> NoReturn:
-        connection, wakeup = descriptors
-        try:
-            self._trainer.close()
-            with contextlib.suppress(EOFError):
-                _serve(socket.socket(fileno=connection), wakeup, self._functions, server)
-            os._exit(0)
-        finally:
-            os._exit(1)
-
-    def _end(self, pid: int) -> bytes:
-        """Kill a worker with everything it started, and reply how it ended: a dead worker keeps its own cause."""
+    def _end(self, pid: int) -> str:
+        """Kill a worker with everything it started, and return how it ended: a dead worker keeps its own cause."""
         for kill in (os.kill, os.killpg):  # it may be too young to have a process group
             with contextlib.suppress(OSError):
                 kill(pid, signal.SIGKILL)
@@ -133,75 +129,64 @@ class _Server:
                     os.waitpid(orphan, 0)
             if not orphans:
                 break
-        return encode_reply("ended", f"signal {-code}" if code < 0 else f"exit {code}")
+        return f"signal {-code}" if code < 0 else f"exit {code}"
 
 
 def main(descriptor: int) -> None:
     """Run the fork server on the socket with that file descriptor."""
-    with contextlib.suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     with contextlib.suppress(OSError, EOFError):
-        _Server(socket.socket(fileno=descriptor)).run()
+        _Server(Connection(descriptor)).run()
 
 
 # ---- a worker --------------------------------------------------------------------------------------------------------
 
 
-def _serve(connection: socket.socket, wakeup: int, functions: Sequence[LoadedFunction], server: int) -> None:
-    """Serve tasks (see `encode_task`) until the trainer closes the socket.
+def _serve(trainer: Connection[Any, Any], functions: Sequence[LoadedFunction], server: int) -> None:
+    """Serve tasks until the trainer closes the socket: the number of a function, MiB, and pairs of prompt and text.
 
-    The replies are `begin` and one per text, in order:
+    The replies, one per text and in order, are JSON. After one with `recycle` the worker ends.
 
-        ["value", position, value, recycle]
-        ["result", position, JSON, recycle]: of a function that is not a rule
-        ["failure", position, kind, detail, recycle]
-        ["memory", position]: the cap was reached
-
-    After `memory` and after a reply with `recycle` the worker ends. A byte in the wake-up pipe means that the task is
-    done or has one text left: the trainer reads the replies while the worker scores the last text.
+        [position, recycle, "value", value]
+        [position, recycle, "failure", kind, detail]
+        [position, true, "memory"]: the cap was reached
     """
     os.setsid()  # a process group, so that what the rule starts can be killed with the worker
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != server:
         os._exit(1)
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-    _reset_signals()
-    trainer = connect(connection)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     # A child of the rule must not write in the name of the worker, nor keep the socket open after its death.
     os.register_at_fork(after_in_child=trainer.close)
-    os.register_at_fork(after_in_child=partial(os.close, wakeup))
     initial_memory = _address_space()
     served, pickled_prompt, prompt = 0, b"", None
     while True:
-        number, memory, prompts, texts = pickle.loads(trainer.recv_bytes())  # noqa: S301 from the trainer
-        trainer.send_bytes(encode_reply("begin"))
+        number, memory, texts = trainer.recv()
         _limit_memory(initial_memory + (memory << 20))
-        for position, (which, text) in enumerate(texts):
+        for position, (argument, text) in enumerate(texts):
             try:
-                if prompts[which] != pickled_prompt:
-                    pickled_prompt, prompt = prompts[which], pickle.loads(prompts[which])  # noqa: S301 as above
-                kind, *values = _call(functions[number], prompt, text)
+                if argument != pickled_prompt:
+                    pickled_prompt, prompt = argument, pickle.loads(argument)  # noqa: S301 from the trainer
+                outcome = _call(functions[number], prompt, text)
             except MemoryError:
                 _limit_memory(None)
-                trainer.send_bytes(encode_reply("memory", position))
+                trainer.send_bytes(json.dumps([position, True, "memory"]).encode())
                 return
             signal.setitimer(signal.ITIMER_REAL, 0)  # an alarm of this rule must not hit the next text
             served += 1
             recycle = position + 1 == len(texts) and (
                 served >= MAX_SERVED or _address_space() > initial_memory + (memory << 19) or _left_running()
             )
-            reply = encode_reply(kind, position, *values, recycle)
+            reply = json.dumps([position, recycle, *outcome]).encode()
             if len(reply) > MAX_RESULT:
                 detail = f"the result is larger than {MAX_RESULT >> 20} MiB"
-                reply = encode_reply("failure", position, "crashed", detail, recycle)
-            if kind == "result":
-                os.write(wakeup, b"!")  # it may not fit into the socket's buffer: the trainer must read meanwhile
+                reply = json.dumps([position, recycle, "failure", "crashed", detail]).encode()
             trainer.send_bytes(reply)
             if recycle:
                 return
-            if position + 2 >= len(texts):
-                os.write(wakeup, b"!")
         _limit_memory(None)  # the next task may be long
 
 
@@ -211,7 +196,7 @@ def _call(loaded: LoadedFunction, argument: Any, text: str) -> tuple[Any, ...]:
     try:
         value = function(argument, text)
         if not is_rule:
-            return "result", value
+            return "value", value
         if isinstance(value, str | bytes | bytearray) or not hasattr(value, "__float__"):  # float() would parse text
             raise TypeError(f"the rule returned {type(value).__name__}: it must return a number")
         number = float(value)
@@ -233,7 +218,7 @@ def _address_space() -> int:
     try:
         with open("/proc/self/statm", encoding="ascii") as file:
             return int(file.read().split()[0]) * resource.getpagesize()
-    except (OSError, ValueError):
+    except OSError:
         return 0
 
 
@@ -255,20 +240,10 @@ def _children() -> set[int]:
     try:
         with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
             return {int(pid) for pid in file.read().split()}
-    except (OSError, ValueError):
+    except OSError:
         return set()
-
-
-def _reset_signals() -> None:
-    """Undo changes of imported modules. A closed pipe stays an exception, as in every Python program."""
-    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGPIPE, signal.SIGXFSZ}:
-        if signal.getsignal(number) is not signal.SIG_DFL:
-            signal.signal(number, signal.SIG_DFL)
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def _prctl(option: int, value: int) -> None:
     if sys.platform == "linux":
-        with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)

@@ -1,30 +1,37 @@
-"""The trainer's end of the fork server and of the workers. No call here blocks longer than its limit."""
+"""The trainer's end of the fork server and of the workers. No call here blocks longer than its limit.
+
+A worker has processed hostile text, so its replies are JSON of bounded size; everything else is pickled.
+"""
 
 from __future__ import annotations
 
-import contextlib
+import json
+import math
 import os
-import pickle
-import select
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
 import threading
-import time
-from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from collections.abc import Iterator
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import send_handle
+from typing import TYPE_CHECKING, Any, Literal
 
 from rewardsmith.errors import UserError
-from rewardsmith.rewards.pool.calls import Call, JsonResult
-from rewardsmith.rewards.pool.channel import MAX_REPLY, MAX_RESULT, as_socket, connect, decode_reply
-from rewardsmith.types import MAX_DETAIL, Failure, Score
+from rewardsmith.rewards.pool.fork_server import MAX_RESULT
+from rewardsmith.types import MAX_DETAIL, Failure
+
+if TYPE_CHECKING:
+    from rewardsmith.rewards.pool.pool import Call
 
 START_TIMEOUT, REPLY_TIMEOUT, STOP_TIMEOUT = 120, 30, 2
-"""Seconds for the fork server to start, for it or a worker to reply, and for the server to end by itself."""
+"""Seconds for the fork server to start, for it to reply or a message to arrive, and for it to end by itself."""
 
-POLL_INTERVAL = 0.25
-"""Seconds between two checks of a worker, or an eighth of the deadline if that is less."""
+MAX_REPLY = 1 << 16
+"""Bytes in a verdict; the detail of a failure is shorter, however it is escaped."""
 
 _PROGRAM = (  # not -m: whatever this process can import, the other can too
     "import sys; sys.path[:] = sys.argv[2:];"
@@ -40,15 +47,11 @@ _ENVIRONMENT = {
     "PYTHONHASHSEED": "0",  # sympy's results can depend on the order of sets: the same verdict in every run
 }
 
-LossCause = Literal["before begin", "timeout", "died", "malformed", "memory"]
+LossCause = Literal["timeout", "died", "malformed", "memory"]
 
 
 class ForkServerError(Exception):
     """There is no worker: the fork server is gone, or could not fork."""
-
-    def __init__(self, detail: str, *, timed_out: bool = False) -> None:
-        super().__init__(detail)
-        self.timed_out = timed_out
 
 
 class WorkerLostError(Exception):
@@ -66,73 +69,63 @@ class ForkServer:
         self.gone = ""
         self._lock = threading.Lock()
         self._numbers: dict[bytes, int] = {}
-        ours, theirs = socket.socketpair()
-        self._server = connect(ours, REPLY_TIMEOUT)
+        self._server, theirs = Pipe()
         with tempfile.TemporaryFile() as log:
-            try:
-                with theirs:
-                    self.process = subprocess.Popen(
-                        [sys.executable, "-P", "-c", _PROGRAM, str(theirs.fileno()), *_import_path()],
-                        stdin=subprocess.DEVNULL,
-                        stdout=subprocess.DEVNULL,
-                        stderr=log,
-                        env=os.environ | _ENVIRONMENT,
-                        pass_fds=[theirs.fileno()],
-                        start_new_session=True,  # Ctrl-C is for the trainer, which still needs its workers
-                    )
-            except OSError as error:
-                self._server.close()
-                raise ForkServerError(f"the worker processes did not start: {error}") from None
+            with theirs:
+                self.process = subprocess.Popen(
+                    [sys.executable, "-P", "-c", _PROGRAM, str(theirs.fileno()), *_import_path()],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=log,
+                    env=os.environ | _ENVIRONMENT,
+                    pass_fds=[theirs.fileno()],
+                    start_new_session=True,  # Ctrl-C is for the trainer, which still needs its workers
+                )
             try:
                 self._reply(START_TIMEOUT)
-            except (OSError, EOFError, ValueError):
-                self._reap()
+            except ForkServerError:
                 log.seek(max(0, log.seek(0, os.SEEK_END) - MAX_DETAIL))
                 errors = log.read(MAX_DETAIL).decode("utf-8", "replace").strip()
                 raise ForkServerError(f"the worker processes did not start: {self.gone}: {errors}") from None
 
     def load(self, call: Call, limit: float) -> int:
-        """Import a function, unless that was done before, and return its number."""
+        """Import a function, unless that was done before, and return its number; a `UserError` if that fails."""
         number = self._numbers.get(call.pickled)  # without the lock: another import may hold it for long
-        if number is not None and not self.gone:
+        if number is not None:
             return number
         with self._lock:
             if call.pickled not in self._numbers:
-                status, value = self._request(("load", _import_path(), limit, call.pickled), limit)
-                if status == "error":
-                    raise UserError(f"{call.title} cannot be loaded: {value}")
-                self._numbers[call.pickled] = value
+                try:
+                    self._numbers[call.pickled] = self._request(limit, "load", _import_path(), call.pickled)
+                except ForkServerError as error:
+                    slow = isinstance(error.__cause__, TimeoutError)
+                    why = f"importing it took more than {limit:g} s" if slow else error
+                    raise UserError(f"{call.title} cannot be loaded: {why}") from None
             return self._numbers[call.pickled]
 
     def fork(self) -> Worker:
         """Return a new worker that has the functions loaded so far."""
         ours, theirs = socket.socketpair()
-        read_end, write_end = os.pipe()
-        with theirs, os.fdopen(write_end, "wb"), self._lock:
-            functions = len(self._numbers)
+        with theirs, self._lock:
             try:
-                status, value = self._request(("fork",), REPLY_TIMEOUT, [theirs.fileno(), write_end])
-                if status == "error":
-                    raise ForkServerError(value)
+                pid = self._request(REPLY_TIMEOUT, "fork", descriptor=theirs.fileno())
             except ForkServerError:
                 ours.close()
-                os.close(read_end)
                 raise
-            return Worker(self, value, ours, read_end, functions)
+            return Worker(self, pid, ours, len(self._numbers))
 
     def end(self, pid: int) -> str:
         """Kill a worker with everything it started, and return how it ended: `signal 11`, `exit 3`."""
         with self._lock:
-            status: str = self._request(("end", pid), REPLY_TIMEOUT)[1]
-            return status
+            return str(self._request(REPLY_TIMEOUT, "end", pid))
 
     def close(self) -> None:
         """End the fork server and all workers."""
-        with contextlib.suppress(OSError), as_socket(self._server) as control:
-            control.shutdown(socket.SHUT_RDWR)  # also wakes a thread that waits for a reply
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        self.process.terminate()
+        try:
             self.process.wait(STOP_TIMEOUT)
-        self.process.kill()  # it may hang in an import
+        except subprocess.TimeoutExpired:
+            self.process.kill()  # it hangs in an import
         with self._lock:
             self._reap()
 
@@ -142,23 +135,29 @@ class ForkServer:
         self._server.close()
         self.process.returncode = 0
 
-    def _request(self, request: tuple[Any, ...], timeout: float, descriptors: Sequence[int] = ()) -> list[Any]:
+    def _request(self, timeout: float, *request: Any, descriptor: int | None = None) -> Any:
         if self.gone:
             raise ForkServerError(self.gone)
         try:
-            self._server.send_bytes(pickle.dumps(request))
-            if descriptors:
-                with as_socket(self._server) as control:
-                    socket.send_fds(control, [b"!"], descriptors)
-            return self._reply(timeout)
-        except (OSError, EOFError, ValueError) as error:
+            self._server.send(request)
+            if descriptor is not None:
+                send_handle(self._server, descriptor, self.process.pid)
+        except OSError as error:
             self._reap()
-            raise ForkServerError(self.gone, timed_out=isinstance(error, TimeoutError)) from None
+            raise ForkServerError(self.gone) from error
+        return self._reply(timeout)
 
-    def _reply(self, timeout: float) -> list[Any]:
-        if not self._server.poll(timeout):
-            raise TimeoutError
-        return decode_reply(self._server.recv_bytes(MAX_REPLY))
+    def _reply(self, timeout: float) -> Any:
+        try:
+            if not self._server.poll(timeout):
+                raise TimeoutError
+            value, error = self._server.recv()
+        except (OSError, EOFError) as cause:
+            self._reap()
+            raise ForkServerError(self.gone) from cause
+        if error:
+            raise ForkServerError(error)
+        return value
 
     def _reap(self) -> None:
         """Make sure that the process has ended, and set `gone`."""
@@ -174,90 +173,58 @@ class ForkServer:
 
 
 class Worker:
-    """A process that scores texts, one after the other.
+    """A process that scores texts, one after the other, by the functions that its server had loaded when it forked."""
 
-    Attributes:
-        server: the fork server it comes from.
-        functions: how many loaded functions it has.
-        served: how many texts it has scored.
-        recycled: it has ended itself, because it has grown, has served long, or its rule left something running.
-    """
-
-    def __init__(
-        self, server: ForkServer, pid: int, connection: socket.socket, wakeup_pipe: int, functions: int
-    ) -> None:
+    def __init__(self, server: ForkServer, pid: int, connection: socket.socket, functions: int) -> None:
         self.server = server
         self.functions = functions
         self.served = 0
-        self.recycled = False
+        self.recycled = False  # it ends itself if it has grown, has served long, or its rule left something running
         self._pid = pid
-        self._connection = connect(connection, REPLY_TIMEOUT)
-        self._wakeup_pipe = wakeup_pipe
-        self._replies, self._wakeups = select.poll(), select.poll()
-        self._replies.register(self._connection.fileno(), select.POLLIN)
-        self._wakeups.register(wakeup_pipe, select.POLLIN)
+        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):  # a message may stop in the middle
+            connection.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", REPLY_TIMEOUT, 0))
+        self._connection: Connection[Any, Any] = Connection(connection.detach())
 
     def is_waiting(self) -> bool:
         """Return whether it waits for a task: it has neither ended nor written anything."""
-        return not self._replies.poll(0)
+        return not self._connection.poll()
 
-    def run(self, task: bytes, count: int, deadline: float, *, is_rule: bool) -> Iterator[Score | JsonResult]:
-        """Yield the outcomes of a task's texts, in order; each may take `deadline` seconds. Stops early if recycled."""
+    def run(self, task: tuple[int, int, list[tuple[bytes, str]]], deadline: float, *, is_rule: bool) -> Iterator[Any]:
+        """Yield the outcome of each text of a task; each may take `deadline` seconds. Stops early if recycled."""
         try:
-            self._connection.send_bytes(task)
-            if self._receive(REPLY_TIMEOUT, MAX_REPLY) != ["begin"]:
-                raise WorkerLostError("before begin")
-        except (OSError, EOFError, ValueError):
-            raise WorkerLostError("before begin") from None
-        for position in range(count):
-            try:
-                reply = self._receive(deadline, MAX_REPLY if is_rule else MAX_RESULT)
+            self._connection.send(task)
+            for position in range(len(task[2])):
+                if not self._connection.poll(deadline):
+                    raise WorkerLostError("timeout")
+                reply = json.loads(self._connection.recv_bytes(MAX_REPLY if is_rule else MAX_RESULT))
                 outcome, self.recycled = _parse_outcome(reply, position, is_rule=is_rule)
-            except TimeoutError:
-                raise WorkerLostError("timeout") from None
-            except (EOFError, ConnectionError):
-                raise WorkerLostError("died") from None
-            except (OSError, ValueError, TypeError):
-                raise WorkerLostError("malformed") from None
-            self.served += 1
-            yield outcome
+                self.served += 1
+                yield outcome
+                if self.recycled:
+                    return
+        except (EOFError, ConnectionError):
+            raise WorkerLostError("died") from None
+        except (OSError, ValueError, TypeError, RecursionError):
+            raise WorkerLostError("malformed") from None
 
     def end(self) -> str | None:
         """Kill it with everything it started; return how it ended, None if its fork server is gone too."""
         self._connection.close()
-        os.close(self._wakeup_pipe)
         try:
             return self.server.end(self._pid)
         except ForkServerError:
             return None
 
-    def _receive(self, timeout: float, max_bytes: int) -> list[Any]:
-        """Return the next reply.
 
-        The worker writes to the wake-up pipe only near the end of a task: waking this thread for each text would take
-        a processor from the worker more often than a short text is worth.
-        """
-        until = time.monotonic() + timeout
-        interval = min(timeout / 8, POLL_INTERVAL)
-        while not self._replies.poll(0):
-            left = until - time.monotonic()
-            if left <= 0:
-                raise TimeoutError
-            if self._wakeups.poll(1000 * min(left, interval)) and not os.read(self._wakeup_pipe, 1 << 10):
-                self._replies.poll(1000 * min(left, interval))  # the pipe is closed: mostly, the worker is dead
-        return decode_reply(self._connection.recv_bytes(max_bytes))
-
-
-def _parse_outcome(values: list[Any], position: int, *, is_rule: bool) -> tuple[Score | JsonResult, bool]:
+def _parse_outcome(reply: Any, position: int, *, is_rule: bool) -> tuple[Any, bool]:
     """Return the outcome, and whether the worker ends itself; ValueError if the reply is malformed."""
-    match values:
-        case ["result", int(at), value, bool(recycle)] if at == position and not is_rule:
-            return JsonResult(value), recycle
-        case ["value", int(at), float(value), bool(recycle)] if at == position and is_rule:
-            return Score(value), recycle
-        case ["failure", int(at), str(kind), str(detail), bool(recycle)] if at == position:
-            return Score(failure=Failure(kind, detail)), recycle  # type: ignore[arg-type]  # Failure checks the kind
-        case ["memory", int(at)] if at == position:
+    match reply:
+        case [int(at), bool(recycle), "value", value] if at == position:
+            if not is_rule or (isinstance(value, float) and math.isfinite(value)):
+                return value, recycle
+        case [int(at), bool(recycle), "failure", str(kind), str(detail)] if at == position:
+            return Failure(kind, detail), recycle  # type: ignore[arg-type]  # Failure checks the kind
+        case [int(at), True, "memory"] if at == position:
             raise WorkerLostError("memory")
     raise ValueError("not an outcome")
 

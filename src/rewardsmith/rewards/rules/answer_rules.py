@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from typing import Annotated, Any, Literal
 
@@ -14,10 +14,9 @@ from rewardsmith.data.arithmetic import check_steps
 from rewardsmith.data.translation import SOURCE_WORDS, quality
 from rewardsmith.rewards.base import CannotScore
 from rewardsmith.rewards.rules.math.units import PARTS, SCALES
-from rewardsmith.rewards.rules.rule_settings import Extract, Final, answer_part
+from rewardsmith.rewards.rules.rule_settings import Extract, Final, answer_part, extracted
 from rewardsmith.rewards.rules.truth import extra, truth, truths
 from rewardsmith.text.answers import boxed, hashed, stated, tagged
-from rewardsmith.text.answers import extract as find
 from rewardsmith.text.choices import choice as chosen
 from rewardsmith.text.choices import wording
 from rewardsmith.text.claims import claimed
@@ -46,8 +45,7 @@ def normalised(
     golds = [normal(answer, articles=articles, punctuation=punctuation) for answer in truths(prompt)]
     if not all(golds):
         raise CannotScore("invalid", f"an answer of the prompt {prompt.id!r} is empty")
-    answer = answer_part(text, final)
-    found = find(answer, extract) if answer else None
+    found = extracted(text, extract, final)
     # Unicode forms of a hostile text take quadratic time; what is much longer than the answers is none of them.
     if found is None or len(found) > 1_000 + 4 * max(len(answer) for answer in truths(prompt)):
         return 0.0
@@ -90,32 +88,27 @@ def choice(
     """
     options = _options(prompt, letters)
     gold = _right_letter(prompt, options, letters)
-    answer = answer_part(text, final)
-    if not answer:
-        return 0.0
-    inner = tagged(answer) or answer
-    letter = chosen(inner, letters)
+    answer = answer_part(text, final) or ""
+    answer = tagged(answer) or answer
+    letter = chosen(answer, letters)
     if letter is None and options:
-        words = wording(inner)
-        letter = _lookup(words, options) if words and len(words) < 1_000 else None
+        words = wording(answer) or ""
+        letter = _lookup(words, options) if 0 < len(words) < 1_000 else None
     return float(letter == gold)
 
 
 def _options(prompt: Prompt, letters: str) -> dict[str, str]:
     """Return the texts of the options by letter; empty when the prompt does not give them."""
-    given: Any = extra(prompt, "choices", extra(prompt, "options"))
-    if isinstance(given, Mapping) and {"label", "text"} <= set(given):
-        labels, texts = given["label"], given["text"]
-        if isinstance(labels, list | tuple) and isinstance(texts, list | tuple) and len(labels) == len(texts):
-            # Some data sets number their options; what counts is the place.
-            given = (
-                texts if any(str(label) not in letters for label in labels) else dict(zip(labels, texts, strict=True))
-            )
-    if isinstance(given, Mapping):
-        return {str(letter).upper(): str(words) for letter, words in given.items() if str(letter).upper() in letters}
-    if isinstance(given, list | tuple):
-        return {letter: str(words) for letter, words in zip(letters, given, strict=False)}
-    return {}
+    pairs: Iterable[tuple[Any, Any]] = ()
+    match extra(prompt, "choices", extra(prompt, "options")):
+        case {"label": [*labels], "text": [*texts]} if len(labels) == len(texts):
+            numbered = any(str(label) not in letters for label in labels)  # then what counts is the place
+            pairs = zip(letters if numbered else labels, texts, strict=False)
+        case Mapping() as table:
+            pairs = ((str(letter).upper(), text) for letter, text in table.items())
+        case list() | tuple() as texts:
+            pairs = zip(letters, texts, strict=False)
+    return {str(letter): str(text) for letter, text in pairs if str(letter) in letters}
 
 
 def _right_letter(prompt: Prompt, options: Mapping[str, str], letters: str) -> str:
@@ -137,8 +130,7 @@ def _lookup(words: str, options: Mapping[str, str]) -> str | None:
     found = [
         letter
         for letter, option in options.items()
-        if given
-        in {normal(option), *(normal(label + option) for label in (f"({letter}) ", f"{letter}) ", f"{letter}. "))}
+        if given in {normal(label + option) for label in ("", f"({letter}) ", f"{letter}) ", f"{letter}. ")}
     ]
     return found[0] if len(found) == 1 else None
 
@@ -159,8 +151,7 @@ def gsm8k(
     and percent signs are passed over.
     """
     golds = [_right_number(prompt, answer) for answer in truths(prompt)]
-    answer = answer_part(text, final)
-    number = find_number(answer, extract) if answer else None
+    number = find_number(answer_part(text, final) or "", extract)
     return float(number is not None and number.value in golds)
 
 
@@ -220,27 +211,20 @@ def numeric(
     final: Final = "auto",
 ) -> float:
     """1 when the number that the text gives is as close to the answer as either tolerance allows, else 0."""
-    golds = [_comparable(number_in(answer), percent) for answer in truths(prompt)]
-    if None in golds:
+    golds = [value for answer in truths(prompt) for value in _comparable(number_in(answer), percent)]
+    if len(golds) < len(truths(prompt)):
         raise CannotScore("invalid", f"the answer of the prompt {prompt.id!r} is no number that can be compared")
-    answer = answer_part(text, final)
-    value = _comparable(find_number(answer, extract), percent) if answer else None
-    if value is None:
-        return 0.0
+    values = _comparable(find_number(answer_part(text, final) or "", extract), percent)
     # Exact arithmetic: 0.1 is read as one tenth, so a tolerance of 0 means equal, not equal after rounding.
-    return float(
-        any(
-            abs(value - gold) <= max(Fraction(absolute), Fraction(relative) * abs(gold))
-            for gold in golds
-            if gold is not None
-        )
-    )
+    tolerances = [max(Fraction(absolute), Fraction(relative) * abs(gold)) for gold in golds]
+    return float(any(abs(value - gold) <= by for value in values for gold, by in zip(golds, tolerances, strict=True)))
 
 
-def _comparable(number: Number | None, percent: str) -> Fraction | None:
+def _comparable(number: Number | None, percent: str) -> list[Fraction]:
+    """Return the value that is compared; none where there is no number, or one that is refused."""
     if number is None or (number.percent and percent == "refuse"):
-        return None
-    return number.share if percent == "share" else number.value
+        return []
+    return [number.share if percent == "share" else number.value]
 
 
 def arithmetic(prompt: Prompt, text: str) -> float:

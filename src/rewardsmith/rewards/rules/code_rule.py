@@ -11,7 +11,7 @@ from rewardsmith.errors import UserError
 from rewardsmith.rewards.base import CannotScore
 from rewardsmith.rewards.rules.truth import extra
 from rewardsmith.sandbox import BrokenTestsError, Isolation, ProgramLimits, SandboxError, SandboxGoneError, probe
-from rewardsmith.sandbox.cases import OutputComparison, Tests, read_tests
+from rewardsmith.sandbox.cases import OutputComparison, read_tests
 from rewardsmith.types import Prompt
 
 MAX_PROGRAM = 1 << 20
@@ -71,7 +71,13 @@ def code(
         limits = ProgramLimits(seconds, total, memory, output, isolation)
         probe(limits)
         chosen, comparison = choose(len(tests), max_tests), OutputComparison(whitespace, tolerance)
-        passed = _count(tests, chosen, program, limits, comparison, until_failure=reward == "all")
+        passed = 0
+        with tests.open(program, limits, comparison) as sandbox:
+            for index in chosen:
+                is_right = tests.passes(sandbox, index, comparison)
+                passed += is_right
+                if not is_right and reward == "all":
+                    break
     except BrokenTestsError as error:
         raise CannotScore("invalid", f"the tests of the prompt {prompt.id!r} cannot be run: {error}") from error
     except SandboxGoneError as error:
@@ -96,26 +102,6 @@ def sandbox_ready(
         raise UserError(
             f'no sandbox with isolation = "{isolation}" on this machine: {error}. docs/code.md has the levels'
         ) from error
-
-
-def _count(
-    tests: Tests,
-    chosen: list[int],
-    program: str,
-    limits: ProgramLimits,
-    comparison: OutputComparison,
-    *,
-    until_failure: bool,
-) -> int:
-    """Return how many of the chosen tests pass; with `until_failure`, those after a failure are not run."""
-    passed = 0
-    with tests.open(program, limits) as sandbox:
-        for index in chosen:
-            right = tests.passes(sandbox, index, comparison)
-            passed += right
-            if not right and until_failure:
-                break
-    return passed
 
 
 def choose(count: int, limit: int | None) -> list[int]:

@@ -12,8 +12,7 @@ from pydantic import Field
 from rewardsmith.data.reasoning_gym import UNSOUND, BrokenEntryError, Entry, Task, known_tasks
 from rewardsmith.errors import nearest
 from rewardsmith.rewards.base import CannotScore
-from rewardsmith.rewards.rules.rule_settings import Extract, Final, TooSlowError, answer_part, processor_limit
-from rewardsmith.text.answers import extract as find
+from rewardsmith.rewards.rules.rule_settings import Extract, Final, TooSlowError, extracted, processor_limit
 from rewardsmith.types import Prompt
 
 
@@ -33,8 +32,7 @@ def reasoning_gym(
     are refused.
     """
     task, entry = _read(prompt)
-    part = answer_part(text, final)
-    answer = find(part, extract) if part else None
+    answer = extracted(text, extract, final)
     try:
         marks = _marks(task, answer, entry) if answer else 0.0
         if not answer:

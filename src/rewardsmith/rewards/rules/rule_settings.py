@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from rewardsmith.text.answers import extract
 from rewardsmith.text.answers import final as after_thinking
 
 Way = Literal["boxed", "stated", "hash", "tagged", "number", "final", "text"]
@@ -34,6 +35,12 @@ def answer_part(text: str, final: str) -> str | None:
     if final == "never":
         return text
     return None if final == "always" and "</think>" not in text else after_thinking(text)
+
+
+def extracted(text: str, ways: Sequence[Way], final: str) -> str | None:
+    """Return the answer that the first of the ways finds in the part to read."""
+    part = answer_part(text, final)
+    return extract(part, ways) if part else None
 
 
 def between(share: float, good: float, bad: float) -> float:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import deque
 from functools import lru_cache
-from itertools import pairwise
 from typing import Annotated, Literal
 
 import numpy as np
@@ -92,11 +91,10 @@ def tags(
     holds = [span is not None for span in spans]
     holds += [span is not None and (empty or bool(text[span[1] : span[2]].strip())) for span in spans]
     # Nothing is in order, and nothing is outside, while a tag is missing: an empty text earns no share.
-    found = [span for span in spans if span is not None]
-    whole = len(found) == len(spans)
-    in_order = whole and all(one[3] <= other[0] for one, other in pairwise(found))
-    holds.append(in_order)
-    holds.append(in_order and (outside or not _between(text, found).strip()))
+    edges = [0, *(edge for span in spans if span for edge in (span[0], span[3])), len(text)]
+    in_order = all(holds[: len(tags)]) and edges == sorted(edges)
+    others = "".join(text[edges[i] : edges[i + 1]] for i in range(0, len(edges), 2))
+    holds += [in_order, in_order and (outside or not others.strip())]
     share = sum(holds) / len(holds) if partial else float(all(holds))
     return between(share, good, bad)
 
@@ -110,20 +108,9 @@ def _span(text: str, tag: str) -> tuple[int, int, int, int] | None:
     return start, start + len(opening), end, end + len(closing)
 
 
-def _between(text: str, spans: list[tuple[int, int, int, int]]) -> str:
-    edges = [0, *(edge for span in spans for edge in (span[0], span[3])), len(text)]
-    return "".join(text[edges[i] : edges[i + 1]] for i in range(0, len(edges), 2))
-
-
 ROLE_MARKS = (
-    "<|im_start|>",
-    "<|im_end|>",
-    "<|start_header_id|>",
-    "<|eot_id|>",
-    "<|endoftext|>",
-    "<start_of_turn>",
-    "[INST]",
-)
+    "<|im_start|>", "<|im_end|>", "<|start_header_id|>", "<|eot_id|>", "<|endoftext|>", "<start_of_turn>", "[INST]",
+)  # fmt: skip
 """How chat templates mark whose turn it is; an answer that contains one imitates another speaker."""
 
 

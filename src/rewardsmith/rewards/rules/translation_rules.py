@@ -6,15 +6,14 @@ rough number, and chrF is the better reward.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from rewardsmith.rewards.rules.rule_settings import Extract, Final, answer_part
+from rewardsmith.rewards.rules.rule_settings import Extract, Final, extracted
 from rewardsmith.rewards.rules.truth import Reference, references_of
-from rewardsmith.text.answers import extract as find
 from rewardsmith.types import Prompt
 
 MAX_RATIO = 100
@@ -40,11 +39,8 @@ def chrf(
     lowercase: Lowercase = False,
 ) -> float:
     """How much of the reference's runs of characters the text has, and the reverse: chrF, 0 to 1."""
-    references = references_of(prompt, reference)
-    hypothesis = _hypothesis(answer_part(text, final), extract, references)
-    if not hypothesis:
-        return 0.0
-    return _fraction(_chrf(char_order, word_order, beta, lowercase), hypothesis, references)
+    metric = partial(_chrf, char_order, word_order, beta, lowercase)
+    return _score(metric, references_of(prompt, reference), extracted(text, extract, final))
 
 
 def bleu(
@@ -66,26 +62,16 @@ def bleu(
     lowercase: Lowercase = False,
 ) -> float:
     """How much of the text's runs of one to four words the reference has, less when it is too short: BLEU, 0 to 1."""
-    references = references_of(prompt, reference)
-    hypothesis = _hypothesis(answer_part(text, final), extract, references)
-    if not hypothesis:
+    metric = partial(_bleu, tokenize, smooth, effective_order, lowercase)
+    return _score(metric, references_of(prompt, reference), extracted(text, extract, final))
+
+
+def _score(metric: Callable[[], Any], references: Sequence[str], text: str | None) -> float:
+    text = (text or "").strip()
+    if not text or len(text) > max(MIN_CHARACTERS, MAX_RATIO * max(map(len, references))):
         return 0.0
-    metric = _bleu(tokenize, smooth, effective_order, lowercase)
-    try:
-        return _fraction(metric, hypothesis, references)
-    finally:
-        _forget(metric.tokenizer)
-
-
-def _hypothesis(text: str | None, ways: Sequence[str], references: Sequence[str]) -> str:
-    """Return the translation within a text; "" where there is none, or one of absurd length."""
-    found = (find(text or "", ways) or "").strip()
-    return found if len(found) <= max(MIN_CHARACTERS, MAX_RATIO * max(map(len, references))) else ""
-
-
-def _fraction(metric: Any, hypothesis: str, references: Sequence[str]) -> float:
     # A corpus of one: `sentence_score` computes the same, but writes a warning for each BLEU without effective order.
-    score = float(metric.corpus_score([hypothesis], [[reference] for reference in references]).score)
+    score = float(metric().corpus_score([text], [[reference] for reference in references]).score)
     return min(1.0, max(0.0, score / 100))  # a perfect match can come out a rounding error above 100
 
 
@@ -107,11 +93,3 @@ def _bleu(tokenize: str, smooth: str, effective_order: bool, lowercase: bool) ->
         lowercase=lowercase,
         force=True,  # do not warn about text that looks tokenized: model output looks like anything
     )
-
-
-def _forget(tokenizer: Any) -> None:
-    """Empty the tokenizers' caches, which keep 65,536 lines of any length: a worker may live for days."""
-    for part in (tokenizer, *vars(tokenizer).values()):
-        clear = getattr(getattr(type(part), "__call__", None), "cache_clear", None)  # noqa: B004 not whether, but which
-        if clear is not None:
-            clear()

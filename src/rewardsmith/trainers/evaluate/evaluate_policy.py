@@ -11,18 +11,20 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, ClassVar
 
-import numpy as np
+from pydantic import Field
 
 from rewardsmith.algorithms.ranks import pass_at_k
 from rewardsmith.console import Columns, Table
 from rewardsmith.engines.protocol import Engine, Sampling
 from rewardsmith.errors import UserError
-from rewardsmith.jobs import Result
+from rewardsmith.jobs import Job, Result
 from rewardsmith.rewards.base import Reward
 from rewardsmith.rewards.component import Component
 from rewardsmith.rewards.measure import measure
-from rewardsmith.rewards.tree import components_of, reads_ends
+from rewardsmith.rewards.tree import check, components_of, reads_ends
 from rewardsmith.trainers.collect import OnDevice, generate_and_score
 from rewardsmith.trainers.evaluate.eval_measures import (
     Measure,
@@ -33,7 +35,8 @@ from rewardsmith.trainers.evaluate.eval_measures import (
     ratio_of,
 )
 from rewardsmith.trainers.evaluate.scorer import FailureLog, nothing, score_rollouts
-from rewardsmith.trainers.trainer import Report, derive, no_report
+from rewardsmith.trainers.settings import RewardChoice, Stage
+from rewardsmith.trainers.trainer import Count, GroupRecord, Report, derive, held_out, no_report
 from rewardsmith.types import Prompt, Score, ScoredGroup
 
 MAX_PLACES = 60
@@ -98,11 +101,11 @@ def require_free(reward: Component) -> None:
 
 
 async def with_reasoning_check(
-    scored: Sequence[ScoredGroup], check: Component, correct_threshold: float, pause: Callable[[], None] = nothing
+    scored: Sequence[ScoredGroup], reward: Component, correct_threshold: float, pause: Callable[[], None] = nothing
 ) -> list[ScoredGroup]:
     """Return the groups with one part more: the reasoning check of right answers; it is `skipped` for others."""
     right = [[bool(at_least(score, correct_threshold)) for score in group.scores] for group in scored]
-    verdicts = await score_rollouts(check, [group.group for group in scored], right, pause=pause)
+    verdicts = await score_rollouts(reward, [group.group for group in scored], right, pause=pause)
     return [
         ScoredGroup(
             group.group,
@@ -122,11 +125,6 @@ def evaluate_policy(groups: Sequence[JudgedGroup], *, seed: int = 0, failures: S
     return evaluation_result("policy", metrics, main, tables, failures, failed)
 
 
-def reasoning_metrics(groups: Sequence[JudgedGroup]) -> dict[str, float]:
-    """Return the metrics of the reasoning check alone; see `measure_policy`."""
-    return metrics_of(_verified(groups, 0))
-
-
 def measure_policy(groups: Sequence[JudgedGroup], *, seed: int = 0) -> tuple[dict[str, float], list[Table]]:
     """Return accuracy, pass@k, and where reasoning was checked verified accuracy, verified@k and false discoveries.
 
@@ -139,7 +137,10 @@ def measure_policy(groups: Sequence[JudgedGroup], *, seed: int = 0) -> tuple[dic
     """
     rollouts = sum(len(group.right) for group in groups)
     missing = rollouts - sum(len(group.known) for group in groups)
-    rows = [*_right(groups, seed), *_verified(groups, seed)]
+    rows = [ratio_of(name, about, t, c, seed=seed) for name, (about, t, c) in _shares(groups).items()]
+    for (name, k), chances in _passes(groups).items():
+        about = "right" if name == "pass" else "right and sound"
+        rows.append(mean_of(f"{name}@{k}", f"chance that one of {k} answers is {about}", chances, seed=seed))
     rows.append(Measure("failed", "share of rollouts without a verdict", missing / max(1, rollouts)))
     tables = [measures_table("answers", rows, "prompts", _notes(groups))]
     places = _by_place(groups)
@@ -147,10 +148,56 @@ def measure_policy(groups: Sequence[JudgedGroup], *, seed: int = 0) -> tuple[dic
     return metrics_of(rows) | {"prompts": float(len(groups)), "rollouts": float(rollouts)}, tables
 
 
+def reasoning_metrics(groups: Sequence[JudgedGroup]) -> dict[str, float]:
+    """Return the metrics of the reasoning check alone; see `measure_policy`."""
+    metrics = {name: sum(t) / sum(c) for name, (_, t, c) in _shares(groups).items() if name != "accuracy" and any(c)}
+    passes = {f"{name}@{k}": some for (name, k), some in _passes(groups).items() if name == "verified" and some}
+    return metrics | {name: mean(some) for name, some in passes.items()}
+
+
+def _shares(groups: Sequence[JudgedGroup]) -> dict[str, tuple[str, list[float], list[int]]]:
+    """Return shares of answers by name: what each is, and the totals and counts of each group."""
+    known, right = [len(group.known) for group in groups], [float(sum(group.known)) for group in groups]
+    shares = {"accuracy": ("share of right answers", right, known)}
+    groups = [group for group in groups if group.sound]
+    if not groups:
+        return shares
+    checked = [len(group.checked) for group in groups]
+    unchecked, sound = [float(group.unchecked) for group in groups], [float(sum(group.checked)) for group in groups]
+    if any(checked) or not any(unchecked):
+        rate = sum(sound) / max(1, sum(checked))  # unchecked ones are as sound as the others
+        verified = [s + rate * u for s, u in zip(sound, unchecked, strict=True)]
+        about = "share of answers that are right and sound"
+        shares["verified"] = (about, verified, [len(group.known) for group in groups])
+    unsound = [c - s for c, s in zip(checked, sound, strict=True)]
+    shares["unsound"] = ("share of right answers that are unsound: the false discovery rate", unsound, checked)
+    about = "share of right answers without a verdict on their reasoning"
+    shares[f"{REASONING}_failed"] = (about, unchecked, [sum(group.known) for group in groups])
+    return shares
+
+
+def _passes(groups: Sequence[JudgedGroup]) -> dict[tuple[str, int], list[float]]:
+    """Return pass@k, and where reasoning was checked verified@k, of each group with at least k verdicts."""
+    found = {("pass", k): some for k, some in pass_chances([group.known for group in groups]).items()}
+    checked = [group for group in groups if group.sound]
+    if any(group.checked for group in checked) or not any(group.unchecked for group in checked):
+        complete = [group.verified for group in checked if not group.unchecked]
+        found |= {("verified", k): some for k, some in pass_chances(complete).items()}
+    return found
+
+
+def pass_chances(verdicts: Sequence[Sequence[bool]]) -> dict[int, list[float]]:
+    """Return pass@k, for k = 1, 2, 4 and so on, of each group with at least k verdicts."""
+    largest = max(map(len, verdicts), default=0)
+    return {
+        k: [pass_at_k(len(group), sum(group), k) for group in verdicts if len(group) >= k]
+        for k in (2**i for i in range(largest.bit_length()))
+    }
+
+
 def _notes(groups: Sequence[JudgedGroup]) -> Iterator[str]:
     checked = [group for group in groups if group.sound]
-    unchecked = sum(group.unchecked for group in checked)
-    if unchecked:
+    if unchecked := sum(group.unchecked for group in checked):
         yield f"The reasoning of {unchecked:,} right answers has no verdict."
         yield (
             "They count as sound at the rate of the others; verified@k is over prompts that have none."
@@ -161,66 +208,14 @@ def _notes(groups: Sequence[JudgedGroup]) -> Iterator[str]:
         yield f"{len(groups) - len(checked):,} of {len(groups):,} prompts have no reasoning check."
 
 
-def _passes(name: str, verdicts: Sequence[Sequence[bool]], about: str, seed: int) -> Iterator[Measure]:
-    """Yield the unbiased pass@k for k = 1, 2, 4, … over the groups with at least k verdicts."""
-    largest = max(map(len, verdicts), default=0)
-    for k in (2**i for i in range(largest.bit_length())):
-        chances = [pass_at_k(len(group), sum(group), k) for group in verdicts if len(group) >= k]
-        yield mean_of(f"{name}@{k}", f"chance that one of {k} answers is {about}", chances, seed=seed)
-
-
-def _right(groups: Sequence[JudgedGroup], seed: int) -> Iterator[Measure]:
-    verdicts = [group.known for group in groups]
-    yield ratio_of("accuracy", "share of right answers", list(map(sum, verdicts)), list(map(len, verdicts)), seed=seed)
-    yield from _passes("pass", verdicts, "right", seed)
-
-
-def _verified(groups: Sequence[JudgedGroup], seed: int) -> Iterator[Measure]:
-    groups = [group for group in groups if group.sound]
-    if not groups:
-        return
-    if (sound := _sound_counts(groups)) is not None:
-        about = "share of answers that are right and sound"
-        yield ratio_of("verified", about, sound, [len(group.known) for group in groups], seed=seed)
-        complete = [group.verified for group in groups if not group.unchecked]
-        yield from _passes("verified", complete, "right and sound", seed)
-    unsound = [group.checked.count(False) for group in groups]
-    about = "share of right answers that are unsound: the false discovery rate"
-    yield ratio_of("unsound", about, unsound, [len(group.checked) for group in groups], seed=seed)
-    unchecked, right = [group.unchecked for group in groups], [sum(group.known) for group in groups]
-    about = "share of right answers without a verdict on their reasoning"
-    yield ratio_of(f"{REASONING}_failed", about, unchecked, right, seed=seed)
-
-
-def _sound_counts(groups: Sequence[JudgedGroup]) -> list[float] | None:
-    """Return how many answers of each group are right and sound, unchecked ones at the rate of the others."""
-    checked = [sound for group in groups for sound in group.checked]
-    if not checked and any(group.unchecked for group in groups):
-        return None
-    rate = float(np.mean(checked)) if checked else 0.0
-    return [sum(group.checked) + group.unchecked * rate for group in groups]
-
-
 def _by_place(groups: Sequence[JudgedGroup]) -> Table:
     by_place: dict[str, list[JudgedGroup]] = defaultdict(list)
     for group in groups:
         by_place[group.place].append(group)
     rows = []
     for place, some in list(by_place.items())[:MAX_PLACES]:
-        right = [one for group in some for one in group.known]
-        with_check = [group for group in some if group.sound]
-        answers = sum(len(group.known) for group in with_check)
-        sound = _sound_counts(with_check) if with_check else None
-        checked = [one for group in with_check for one in group.checked]
-        rows.append(
-            (
-                place,
-                len(some),
-                float(np.mean(right)) if right else None,
-                sum(sound) / answers if sound is not None and answers else None,
-                checked.count(False) / len(checked) if checked else None,
-            )
-        )
+        shares = {name: sum(t) / sum(c) for name, (_, t, c) in _shares(some).items() if any(c)}
+        rows.append((place, len(some), *(shares.get(name) for name in ("accuracy", "verified", "unsound"))))
     columns: Columns = {
         "where": "text", "prompts": "count", "right": "share", "right and sound": "share",
         "unsound of the right": "share",
@@ -305,9 +300,8 @@ def correct_threshold_of(reward: Reward, correct_threshold: float) -> float | No
 def measures(scored: Sequence[ScoredGroup], *, n: int, correct_threshold: float | None) -> dict[str, float]:
     """Return mean@n, best@n, pass@k and more of scored groups.
 
-    A failed score counts in none of the means; `failed` is their share. pass@k is the unbiased estimate
-    (arXiv 2107.03374) over the rollouts that could be scored, for k = 1, 2, 4, … up to n, where a reward of at least
-    `correct_threshold` passes (None: there is no pass@k); a group with fewer than k scored rollouts does not count.
+    A failed score counts in none of the means; `failed` is their share. A reward of at least `correct_threshold` passes
+    (None: there is no pass@k).
     """
     values = [[s.value for s in group.scores if s.value is not None] for group in scored]
     voting = [group for group in values if group]
@@ -317,11 +311,9 @@ def measures(scored: Sequence[ScoredGroup], *, n: int, correct_threshold: float 
         metrics[f"mean@{n}"] = mean([mean(group) for group in voting])
         if n > 1:
             metrics[f"best@{n}"] = mean([max(group) for group in voting])
-    threshold = math.inf if correct_threshold is None else correct_threshold
-    for k in (2**i for i in range(n.bit_length()) if 2**i <= n and correct_threshold is not None):
-        passed = [pass_at_k(len(group), sum(v >= threshold for v in group), k) for group in values if len(group) >= k]
-        if passed:
-            metrics[f"pass@{k}"] = mean(passed)
+    if correct_threshold is not None:
+        passed = pass_chances([[value >= correct_threshold for value in group] for group in values])
+        metrics |= {f"pass@{k}": mean(some) for k, some in passed.items()}
     return metrics | {
         "length": mean([len(r.tokens) for r in rollouts]),
         "truncated": mean([r.stop_reason == "length" for r in rollouts]),
@@ -333,3 +325,55 @@ def mean(values: Iterable[float]) -> float:
     """Return the mean of at least one number."""
     numbers = list(values)
     return math.fsum(numbers) / len(numbers)
+
+
+class EvaluateStage(Stage, Job):
+    """Sample answers to held-out prompts and score them."""
+
+    rare: ClassVar[frozenset[str]] = frozenset({"correct_threshold", "reasoning_check", "reasoning_threshold"})
+    runs_by: ClassVar[str] = Job.runs_by
+
+    name: str = Field(default="evaluate", min_length=1, description="name of this stage in the run's files")
+    prompts: Count = Field(default=256, description="how many prompts; all takes every one of the data")
+    rollouts_per_prompt: int = Field(default=1, ge=1, description="answers to each prompt")
+    correct_threshold: float = Field(default=1.0, description="a reward of at least this counts as right: pass@k")
+    sampling: Sampling = Field(default=Sampling(), description="how answers are sampled")
+    reward: RewardChoice = Field(description="what scores them")
+    reasoning_check: RewardChoice | None = Field(
+        default=None, description="a reward for the reasoning of right answers: verified, verified@k, unsound"
+    )
+    reasoning_threshold: float = Field(default=1.0, description="a reasoning_check of at least this counts as sound")
+
+    async def run(self, context: Any) -> Result:
+        """Sample, score, and measure; needs the `Context` of a run."""
+        reward = context.reward(self.reward)
+        await check(reward)
+        reasoning_check = None
+        if self.reasoning_check is not None:
+            require_free(reward)
+            reasoning_check = context.reward(self.reasoning_check)
+            await check(reasoning_check)
+        seed = derive(context.seed, "evaluate", self.data)
+        metrics, scored = await validate(
+            context.engine(self.model),
+            reward,
+            held_out(context.source(self.data).prompts, self.prompts, self.data),
+            self.sampling,
+            n=self.rollouts_per_prompt,
+            seed=seed,
+            version=0,
+            correct_threshold=self.correct_threshold,
+            reasoning_check=reasoning_check,
+            reasoning_threshold=self.reasoning_threshold,
+            pause=context.pause,
+            on_device=partial(context.on_device, self.model),
+            report=context.progress,
+        )
+        none = [None] * self.rollouts_per_prompt
+        context.keep([GroupRecord(1, "validation", "", group, none) for group in scored])
+        if reasoning_check is None and correct_threshold_of(reward, self.correct_threshold) is None:
+            means = [name for name in metrics if name.startswith(("mean@", "best@"))]
+            return evaluation_result("policy", metrics, [*means, "failed"], [], [], 0.0)
+        threshold = self.reasoning_threshold if reasoning_check else None
+        result = evaluate_policy([judge_group(group, self.correct_threshold, threshold) for group in scored], seed=seed)
+        return replace(result, metrics={**result.metrics, **metrics}, failed=0.0)

@@ -13,14 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rewardsmith.config import Chosen
+from rewardsmith.data.rows import printable
 from rewardsmith.errors import UserError
 from rewardsmith.llm import ChatReply, ChatRequest, Models, Usage, WrappedModel
 from rewardsmith.rewards.base import score
-from rewardsmith.rewards.component import Component, UseInstead
+from rewardsmith.rewards.component import Component
 from rewardsmith.rewards.judges.judge import stored_answers
 from rewardsmith.rewards.measure import Measures
-from rewardsmith.rewards.tree import check, components_of, walk
-from rewardsmith.types import NOT_ASKED, Prompt, Rollout, RolloutGroup, Score, ScoredGroup
+from rewardsmith.rewards.tree import check, walk
+from rewardsmith.types import NOT_COMPUTED, Prompt, Rollout, RolloutGroup, Score, ScoredGroup
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -28,6 +29,9 @@ Values = NDArray[np.float64]
 
 READ_AHEAD = 8
 """Finished items that wait for an earlier one, as a multiple of the concurrency."""
+
+MAX_DETAIL = 300
+"""Characters of an error message that are shown."""
 
 POLL_SECONDS = 0.2
 """Seconds between two checks for a stop request while a call is slow."""
@@ -80,14 +84,9 @@ async def run_in_order(
 
 
 class FailureLog:
-    """Failures over many groups, by component and kind.
+    """Measures of each component over many groups, and the first error message by `component kind`.
 
-    Args:
-        prefix: of the names of components, where there are several rewards, such as `correct`.
-
-    Attributes:
-        measures: of each component.
-        details: the first error message of each component and kind, by `component kind`.
+    `prefix` is that of the names of components, where there are several rewards, such as `correct`.
     """
 
     def __init__(self, prefix: str = "") -> None:
@@ -100,8 +99,9 @@ class FailureLog:
         self.measures.add(scored)
         for whole in scored.scores:
             for name, part in (("", whole), *whole.named_parts()):
-                if part.failure is not None and part.failure.kind not in NOT_ASKED and not part.parts:
-                    self.details.setdefault(f"{self._full_name(name)} {part.failure.kind}", part.failure.detail)
+                if part.failure is not None and part.failure.kind not in NOT_COMPUTED and not part.parts:
+                    detail = printable(part.failure.detail, MAX_DETAIL)
+                    self.details.setdefault(f"{self._full_name(name)} {part.failure.kind}", detail)
 
     def metrics(self) -> dict[str, float]:
         """Return the share of failures, and of labels, by component and kind."""
@@ -110,6 +110,10 @@ class FailureLog:
             metrics |= {f"failures/{self._full_name(name)}/{kind}": share for kind, share in part.failed.items()}
             metrics |= {f"labels/{self._full_name(name)}/{label}": share for label, share in part.labels.items()}
         return metrics
+
+    def lines(self) -> list[str]:
+        """Return the first error message of each component and kind, for people."""
+        return [f"{printable(cause, 100)}, the first: {text}" for cause, text in self.details.items()]
 
     def _full_name(self, name: str) -> str:
         return ".".join(part for part in (self._prefix, name) if part) or "reward"
@@ -149,19 +153,9 @@ def ignore_budgets(reward: Component) -> None:
 
 
 class Scorer:
-    """A reward that is measured.
+    """A reward that is measured; `failures` are over all groups, without repeats and orders.
 
-    Args:
-        chosen: the reward.
-        models: from the name of a model to the model, for rewards that call one.
-        log: shows the user a message.
-        concurrency: how many groups are scored at a time.
-        pause: called often; what it raises ends the work.
-        tick: called after each group.
-
-    Attributes:
-        reward: the component.
-        failures: over all groups, without repeats and orders.
+    `pause` is called often; what it raises ends the work.
     """
 
     def __init__(
@@ -172,40 +166,25 @@ class Scorer:
         log: Callable[[str], None] = lambda text: None,
         concurrency: int = 32,
         pause: Callable[[], None] = nothing,
-        tick: Callable[[], None] = nothing,
     ) -> None:
         self._chosen, self._models, self._log = chosen, models, log
-        self._concurrency, self._pause, self._tick = concurrency, pause, tick
-        self._judges: dict[str, Any] = {}
+        self._concurrency, self._pause = concurrency, pause
+        self._called: dict[str, Any] = {}
         self._usage_before: dict[str, Usage] | None = None
-        self.reward = self._built(models)
+        self.reward = self._built(None if models is None else self._model)
         self.failures = FailureLog()
 
     def _built(self, models: Models | None) -> Component:
-        reward = Component.root(self._chosen, self._log)
+        reward = Component.root(self._chosen, self._log, models)
         ignore_budgets(reward)
-        if models is not None:
-            self._connect(reward, models)
         return reward
 
-    def _connect(self, component: Component, models: Models, *, needed: bool = True) -> None:
-        """Hand over the models, and note those that must be called: not those of a reward that replaces failures."""
-
-        def find(name: str) -> Any:
-            model = models(name)
-            if needed:
-                self._judges.setdefault(name, model)
-            return model
-
-        take = getattr(component.reward, "connect", None)
-        if take is not None:
-            take(find)
-        for name, inner in components_of(component.reward).items():
-            fallback = isinstance(component.reward, UseInstead) and name == "instead"
-            self._connect(inner, models, needed=needed and not fallback)
+    def _model(self, name: str) -> Any:
+        assert self._models is not None
+        return self._called.setdefault(name, self._models(name))
 
     def _usage(self) -> dict[str, Usage]:
-        return {name: copy(model.usage) for name, model in self._judges.items() if hasattr(model, "usage")}
+        return {name: copy(model.usage) for name, model in self._called.items() if hasattr(model, "usage")}
 
     def require_called(self) -> None:
         """Raise a `UserError` if no model was called, nor its replies found in the cache, for any group so far."""
@@ -216,7 +195,7 @@ class Scorer:
         if not unused:
             return
         names = ", ".join(f"models.{name}" for name in unused)
-        if len(unused) < len(self._judges):
+        if len(unused) < len(self._called):
             self._log(f"{names}: not called for any item, so it was not measured")
             return
         raise UserError(
@@ -230,14 +209,17 @@ class Scorer:
         await check(self.reward)
 
     async def score(
-        self, groups: Iterable[RolloutGroup], *, repeat: int = 0, in_given_order: bool = False
+        self,
+        groups: Iterable[RolloutGroup],
+        *,
+        repeat: int = 0,
+        in_given_order: bool = False,
+        tick: Callable[[], None] = nothing,
     ) -> list[Values]:
-        """Return the values of each group, [n]; NaN for a rollout without one.
+        """Return the values of each group, [n]; NaN for a rollout without one. `tick` is called after each group.
 
-        Args:
-            groups: what is scored.
-            repeat: above 0, get another verdict on the same groups: past the cache, and with other seeds.
-            in_given_order: judges of groups show the candidates in the order that these have in the group.
+        With `repeat` above 0 it is another verdict on the same groups: past the cache, and with other seeds. With
+        `in_given_order` judges of groups show the candidates in the order that these have in the group.
         """
         reward, models = self.reward, self._models
         if repeat:
@@ -255,7 +237,7 @@ class Scorer:
             if not repeat and not in_given_order:
                 self.failures.add(scored)
             values.append(np.array([np.nan if s.value is None else s.value for s in scored.scores]))
-            self._tick()
+            tick()
 
         await run_in_order(groups, one, keep, concurrency=self._concurrency, pause=self._pause)
         return values

@@ -36,12 +36,6 @@ from rewardsmith.rewards.implicit import Implicit
 from rewardsmith.trainers.reference import Reference
 from rewardsmith.types import Prompt, Score, ScoredGroup
 
-_WEIGHTINGS: dict[str, Weighting] = {
-    "pairwise": "none",
-    "best-of-n-outcome": "best-of-n-outcome",
-    "best-of-n-reward": "best-of-n-reward",
-}
-
 
 @dataclass(frozen=True)
 class OutcomeBatch:
@@ -118,48 +112,42 @@ class ModelRewards:
 
 
 class ProcessModel:
-    """Scores and learns: the engine is π_φ, the reference π_ref.
-
-    The reference is None where it is the policy that wrote the answers, whose log-probabilities are then given.
-    """
+    """Scores and learns: the engine is π_φ, the reference π_ref; None is the policy as it was when it sampled."""
 
     def __init__(self, settings: Implicit, engine: Engine, reference: Reference | None) -> None:
         self.settings = settings
         self.engine = engine
         self.reference = reference
 
-    def score_only(self, batch: OutcomeBatch, policy_BT: Tensor | None) -> ModelRewards:
+    def score_only(self, batch: OutcomeBatch) -> ModelRewards:
         """Score the fresh rollouts of a batch, and learn nothing."""
         parts = self._mini_batches(batch)
-        rewards_BT = self._forward(batch, parts, self._reference(batch, parts, policy_BT))[: batch.fresh]
+        rewards_BT = self._forward(batch, parts, self._reference(batch, parts))[: batch.fresh]
         return ModelRewards(rewards_BT, rewards_BT.sum(-1))
 
-    def score_and_learn(
-        self, batch: OutcomeBatch, policy_BT: Tensor | None, *, lr: float, measure: bool
-    ) -> ModelRewards:
+    def score_and_learn(self, batch: OutcomeBatch, *, lr: float, measure: bool) -> ModelRewards:
         """Score the fresh rollouts of a batch, and learn from all of it.
 
-        `policy_BT` are the policy's log-probabilities, where they are the reference. `measure`: measure the sums after
-        the update also where that needs a pass of its own.
+        `measure`: measure the sums after the update also where that needs a pass of its own.
         """
         settings, fresh = self.settings, batch.fresh
         if settings.update == "none":
-            return self.score_only(batch, policy_BT)
+            return self.score_only(batch)
         parts = self._mini_batches(batch)
-        reference_BT = self._reference(batch, parts, policy_BT)
-        compares = settings.learning.loss != "cross-entropy"
-        known_BT = self._forward(batch, parts, reference_BT) if compares or settings.update == "reverse" else None
+        reference_BT = self._reference(batch, parts)
+        statistics = settings.learn.loss != "cross-entropy" or settings.update == "reverse"
+        known_BT = self._forward(batch, parts, reference_BT) if statistics else None
         losses = _Losses(settings, batch, reference_BT, known_BT)
         grad_norms: list[float] = []
         skipped = 0
-        for epoch in range(settings.learning.epochs):
+        for epoch in range(settings.learn.epochs):
             for rows in parts:
                 if bool(batch.votes_B[rows].any()):
                     step = self.engine.update(
                         [batch.rows[i] for i in rows],
-                        losses.of_rows(rows, first=epoch == 0),
+                        losses.for_rows(rows, first=epoch == 0),
                         lr=lr,
-                        max_rows=settings.learning.micro_batch,
+                        max_rows=settings.learn.micro_batch,
                         entropy=False,
                         meter=losses.meter,
                     )
@@ -169,13 +157,12 @@ class ProcessModel:
                     losses.scored_BT[rows] = self._forward(batch, [rows], reference_BT)[rows]
         if not self.engine.is_finite:
             raise ValueError("after the update some weights are not finite")
-        after_BT = None
-        if settings.update == "before" or measure:
-            after_BT = self._forward(batch, parts, reference_BT)[:fresh]
-        seen_BT = losses.seen_BT[:fresh]
+        again = settings.update == "before" or measure
+        after_BT = self._forward(batch, parts, reference_BT)[:fresh] if again else None
+        first_BT = losses.first_BT[:fresh]
         return ModelRewards(
-            rewards_BT=after_BT if settings.update == "before" and after_BT is not None else seen_BT,
-            fresh_B=(seen_BT if known_BT is None else known_BT[:fresh]).sum(-1),
+            rewards_BT=after_BT if settings.update == "before" and after_BT is not None else first_BT,
+            fresh_B=(first_BT if known_BT is None else known_BT[:fresh]).sum(-1),
             after_B=None if after_BT is None else after_BT.sum(-1),
             loss=losses.mean,
             grad_norms=grad_norms,
@@ -187,7 +174,7 @@ class ProcessModel:
 
         Groups stay whole: siblings that were scored before and after a step could not be compared.
         """
-        size = self.settings.learning.mini_batch or batch.fresh
+        size = self.settings.learn.mini_batch or batch.fresh
         fresh: list[list[int]] = [[]]
         for _, group in groupby(range(batch.fresh), key=batch.groups_B.tolist().__getitem__):
             if len(fresh[-1]) >= size:
@@ -196,15 +183,12 @@ class ProcessModel:
         replayed = torch.arange(batch.fresh, len(batch.rows)).tensor_split(len(fresh))
         return [mine + old.tolist() for mine, old in zip(fresh, replayed, strict=True)]
 
-    def _reference(self, batch: OutcomeBatch, parts: Sequence[Sequence[int]], policy_BT: Tensor | None) -> Tensor:
+    def _reference(self, batch: OutcomeBatch, parts: Sequence[Sequence[int]]) -> Tensor:
         """Return π_ref's log-probabilities [B, T], in the passes in which the model itself will be run.
 
         The same passes round alike: as long as the model is its reference, the rewards are exactly 0.
         """
-        if policy_BT is not None:
-            return policy_BT
-        assert self.reference is not None
-        return self._logprobs(self.reference, batch, parts)
+        return batch.sampler_BT if self.reference is None else self._logprobs(self.reference, batch, parts)
 
     def _forward(self, batch: OutcomeBatch, parts: Sequence[Sequence[int]], reference_BT: Tensor) -> Tensor:
         """Return the rewards of the rows of these parts under the model as it is, [B, T]."""
@@ -214,7 +198,7 @@ class ProcessModel:
     def _logprobs(self, model: Engine | Reference, batch: OutcomeBatch, parts: Sequence[Sequence[int]]) -> Tensor:
         logprobs_BT = torch.zeros(batch.mask_BT.shape, device=self.engine.device)
         for rows in parts:
-            logprobs_bT = model.logprobs([batch.rows[i] for i in rows], max_rows=self.settings.learning.micro_batch)
+            logprobs_bT = model.logprobs([batch.rows[i] for i in rows], max_rows=self.settings.learn.micro_batch)
             rows_b = torch.tensor(rows, device=logprobs_BT.device)
             logprobs_BT[rows_b, : logprobs_bT.shape[1]] = logprobs_bT.to(logprobs_BT.device)
         return logprobs_BT
@@ -233,11 +217,12 @@ class _Losses:
         self._offset_B: Tensor | None = None
         self._opponents: Opponents | None = None
         labels = batch.outcomes_B, batch.votes_B, batch.groups_B
-        if settings.learning.offset == "group-mean":
+        if settings.learn.offset == "group-mean":
             self._offset_B = group_offsets(*labels)
-        if settings.learning.loss in _WEIGHTINGS:
+        if settings.learn.loss != "cross-entropy":
             assert known_BT is not None
-            self._opponents = opponents(known_BT.sum(-1), *labels, weighting=_WEIGHTINGS[settings.learning.loss])
+            weighting: Weighting = "none" if settings.learn.loss == "pairwise" else settings.learn.loss
+            self._opponents = opponents(known_BT.sum(-1), *labels, weighting=weighting)
 
     @property
     def mean(self) -> float | None:
@@ -245,11 +230,11 @@ class _Losses:
         return self.meter.means()["loss"] / self._count if self._count else None
 
     @property
-    def seen_BT(self) -> Tensor:
+    def first_BT(self) -> Tensor:
         """Rewards as each rollout first went through the model."""
         return self.meter.fill("reward", self.scored_BT)
 
-    def of_rows(self, rows: Sequence[int], *, first: bool) -> Loss:
+    def for_rows(self, rows: Sequence[int], *, first: bool) -> Loss:
         """Return the mean loss of the labelled ones among some rows, for any split of them."""
         batch = self._batch
         rows_b = torch.tensor(rows, device=self._reference_BT.device)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -37,14 +37,6 @@ from rewardsmith.types import RolloutGroup, Score, ScoredGroup
 class ProcessRewards:
     """Scores groups with the implicit rewards of a tree, and trains their models.
 
-    Args:
-        root: the whole reward; its implicit parts are claimed.
-        policy: the model that writes the answers.
-        sampling: how it does.
-        context: of the run.
-        name: of the stage.
-        steps: of the stage.
-
     Attributes:
         parts: the implicit rewards, by name.
         learners: the models that learn, by name.
@@ -53,14 +45,7 @@ class ProcessRewards:
     """
 
     def __init__(
-        self,
-        root: Component,
-        policy: Engine,
-        sampling: Sampling,
-        context: Context,
-        *,
-        name: str,
-        steps: int,
+        self, root: Component, policy: Engine, sampling: Sampling, context: Context, *, name: str, steps: int
     ) -> None:
         self._policy = policy
         self._context = context
@@ -74,21 +59,21 @@ class ProcessRewards:
         self._awake: set[str] = set()
         for path, settings in claim_implicit_parts(root).items():
             engine = self._engine(settings.model, path)
-            reference, off = None, settings.reference == "adapter-off"
-            if settings.reference != "policy":
-                if settings.reference_model is not None:
-                    self._engine(settings.reference_model, path)
-                model = settings.reference_model
+            model, reference = settings.reference_model, None
+            if model is not None:
+                self._engine(model, path)
+            if settings.reference == "policy":
+                model = policy.name
+                self._awake |= set() if exact else {model}
+            if settings.reference != "policy" or not exact:  # read in the passes of the model, so that both round alike
+                off = settings.reference == "adapter-off"
                 reference = Reference(engine, context, name=f"{name}.{path}", model=model, adapter_off=off)
-            elif not exact:  # read as the model itself is, in the same passes, so that both round alike
-                reference = Reference(engine, context, name=f"{name}.{path}", model=policy.name)
-                self._awake.add(policy.name)
             part = ProcessPart(settings, engine, reference, steps=steps)
             self.parts[path] = part
             if part.learns:
-                engine.learn_with(settings.learning.optimizer)
+                engine.learn_with(settings.learn.optimizer)
                 self.learners[settings.model] = engine
-        self.warmup = max((p.settings.learning.warmup for p in self.parts.values() if p.learns), default=0)
+        self.warmup = max((p.settings.learn.warmup for p in self.parts.values() if p.learns), default=0)
 
     def _engine(self, name: str, path: str) -> Engine:
         """Return a model that reads what the policy writes."""
@@ -104,9 +89,6 @@ class ProcessRewards:
             if part.reference is not None:
                 part.reference.begin(resumed=resumed)
 
-    def _on_device(self) -> AbstractAsyncContextManager[None]:
-        return self._context.on_device(*sorted(self._awake))
-
     async def score_and_learn(
         self, groups: Sequence[ScoredGroup], number: int
     ) -> tuple[list[ScoredGroup], dict[str, float]]:
@@ -114,18 +96,36 @@ class ProcessRewards:
 
         The models learn here. Nothing between this and the end of the step may end the run before it is saved.
         """
+        return await self._score(groups, number, "scoring and learning", "learned/")
+
+    async def score_only(self, groups: Sequence[ScoredGroup]) -> tuple[list[ScoredGroup], dict[str, float]]:
+        """Return groups that are not learned from with the scores of the implicit parts, and metrics by `PART/name`."""
+        return await self._score(groups, None, "validation: scoring", "")
+
+    async def _score(
+        self, groups: Sequence[ScoredGroup], number: int | None, doing: str, prefix: str
+    ) -> tuple[list[ScoredGroup], dict[str, float]]:
         written, groups = list(groups), list(groups)
         metrics: dict[str, float] = {}
-        async with self._on_device():
+        async with self._context.on_device(*sorted(self._awake)):
             for path, part in self.parts.items():
-                self._context.progress(f"scoring and learning {path}", 0, 0)
-                replayed = part.replay.draw(derive(self._seed, path, number)) if part.learns else []
-                with _usable_numbers(path):
-                    scores, found = part.score_and_learn(groups, self._batch(part, groups, replayed), number)
-                if part.learns:
-                    part.replay.remember(written)
+                self._context.progress(f"{doing} {path}", 0, 0)
+                step = number if part.learns else None
+                replayed = [] if step is None else part.draw(derive(self._seed, path, step))
+                batch = outcome_batch(groups, replayed, self._policy.encode, part.settings.outcome, part.device)
+                try:
+                    scores, found = part.score(groups, batch, number)
+                except UserError:
+                    raise
+                except ValueError as error:
+                    raise UserError(
+                        f"the model of the implicit reward {path!r} gives numbers that are not usable ({error}): lower"
+                        f" parts.{path}.learn.optimizer.lr"
+                    ) from None
+                if step is not None:
+                    part.replay.extend(written)
                 groups = _with_part(groups, path, scores)
-                metrics |= {f"learned/{path}/{name}": value for name, value in found.items()}
+                metrics |= {f"{prefix}{path}/{name}": value for name, value in found.items()}
                 if found.get("skipped_updates") and "grad_norm" not in found and path not in self._warned:
                     self._warned.add(path)
                     self._context.log(
@@ -133,22 +133,6 @@ class ProcessRewards:
                         f" parts.{path}.learn.optimizer.lr"
                     )
         return groups, metrics
-
-    async def score_only(self, groups: Sequence[ScoredGroup]) -> tuple[list[ScoredGroup], dict[str, float]]:
-        """Return groups that are not learned from with the scores of the implicit parts, and metrics by `PART/name`."""
-        groups = list(groups)
-        metrics: dict[str, float] = {}
-        async with self._on_device():
-            for path, part in self.parts.items():
-                self._context.progress(f"validation: scoring {path}", 0, 0)
-                with _usable_numbers(path):
-                    scores, found = part.score_only(groups, self._batch(part, groups, []))
-                groups = _with_part(groups, path, scores)
-                metrics |= {f"{path}/{name}": value for name, value in found.items()}
-        return groups, metrics
-
-    def _batch(self, part: ProcessPart, groups: Sequence[ScoredGroup], replayed: Sequence[ScoredGroup]) -> OutcomeBatch:
-        return outcome_batch(groups, replayed, self._policy.encode, part.settings.outcome, part.device)
 
     def trusted(self, streams: Sequence[Stream]) -> list[Stream]:
         """Return the streams, those of implicit rewards weighted by their trust; none of weight 0."""
@@ -180,7 +164,7 @@ class ProcessPart:
 
     def __init__(self, settings: Implicit, engine: Engine, reference: Reference | None, *, steps: int) -> None:
         self.settings = settings
-        self.replay = Replay(settings.learning.replay.groups, settings.learning.replay.per_step)
+        self.replay: deque[ScoredGroup] = deque(maxlen=settings.learn.replay.groups)
         self.reference = reference
         self.device = engine.device
         self.learns = settings.update != "none"
@@ -194,15 +178,21 @@ class ProcessPart:
         """The factor of the part's weight."""
         return trust(self._accuracy, by=self.settings.trust.by, floor=self.settings.trust.effective_floor)
 
-    def score_and_learn(
-        self, groups: Sequence[ScoredGroup], batch: OutcomeBatch, number: int
+    def draw(self, seed: int) -> list[ScoredGroup]:
+        """Return some of the groups in the replay buffer, each at most once, in the order in which they came."""
+        count = min(self.settings.learn.replay.per_step, len(self.replay))
+        return [self.replay[i] for i in sorted(random.Random(seed).sample(range(len(self.replay)), count))]
+
+    def score(
+        self, groups: Sequence[ScoredGroup], batch: OutcomeBatch, number: int | None
     ) -> tuple[list[list[Score]], dict[str, float]]:
-        """Score the groups of step `number`, the fresh ones of the batch, and learn from all of it; return metrics."""
-        learning = self.settings.learning
-        lr = learning.optimizer.rate(number - 1, self._steps)
-        every = learning.measure_every
-        measure = self.learns and bool(every) and (number % every == 0 or number in (1, self._steps))
-        found = self._model.score_and_learn(batch, self._policy_logprobs(batch), lr=lr, measure=measure)
+        """Score groups, the fresh ones of the batch, and return metrics; learn from the batch if they are of a step."""
+        if number is None:
+            return self._scores(groups, self._model.score_only(batch), batch)
+        learn = self.settings.learn
+        lr = learn.optimizer.rate(number - 1, self._steps)
+        due = bool(learn.measure_every) and (number % learn.measure_every == 0 or number in (1, self._steps))
+        found = self._model.score_and_learn(batch, lr=lr, measure=self.learns and due)
         won, count = batch.wins(found.fresh_B)
         self._accuracy = running_accuracy(self._accuracy, won, count, memory=self.settings.trust.memory)
         scores, metrics = self._scores(groups, found, batch)
@@ -213,16 +203,6 @@ class ProcessPart:
         if found.grad_norms:
             metrics["grad_norm"] = sum(found.grad_norms) / len(found.grad_norms)
         return scores, metrics
-
-    def score_only(
-        self, groups: Sequence[ScoredGroup], batch: OutcomeBatch
-    ) -> tuple[list[list[Score]], dict[str, float]]:
-        """Score groups that are not learned from; nothing changes."""
-        return self._scores(groups, self._model.score_only(batch, self._policy_logprobs(batch)), batch)
-
-    def _policy_logprobs(self, batch: OutcomeBatch) -> Tensor | None:
-        """Return the log-probabilities with which the answers were sampled, where these are the reference."""
-        return None if self.reference is not None else batch.sampler_BT
 
     def _scores(
         self, groups: Sequence[ScoredGroup], found: ModelRewards, batch: OutcomeBatch
@@ -235,18 +215,18 @@ class ProcessPart:
         if settings.normalise == "batch":
             # A log-ratio of a thousandth for a whole answer is rounding, and must not become a reward.
             values_BT = normalise_by_return(values_BT, mask_BT, eps=1e-3 * settings.beta)
-        rows = iter(zip(found.rewards_BT.sum(-1).tolist(), values_BT, support_BT, rewards_BT, strict=True))
+        sums, rows = found.rewards_BT.sum(-1).tolist(), itertools.count()
         scores: list[list[Score]] = []
         token_rewards: list[list[NDArray[np.float32]]] = []
         for scored in groups:
             scores.append([])
             token_rewards.append([])
-            for rollout in scored.group.rollouts:
+            for rollout, row in zip(scored.group.rollouts, rows, strict=False):
                 n = len(rollout.tokens)
-                value, values, support, rewards = next(rows)
-                carried = None if settings.granularity == "token" else support[:n]
-                scores[-1].append(Score(value, token_values=values[:n].astype(np.float32), token_support=carried))
-                token_rewards[-1].append(rewards[:n])
+                support = None if settings.granularity == "token" else support_BT[row, :n]
+                values = values_BT[row, :n].astype(np.float32)
+                scores[-1].append(Score(sums[row], token_values=values, token_support=support))
+                token_rewards[-1].append(rewards_BT[row, :n])
         metrics = agreement(found.fresh_B, batch)
         if found.after_B is not None:
             won, count = batch.wins(found.after_B)
@@ -268,38 +248,12 @@ class ProcessPart:
 
     def state(self) -> dict[str, Any]:
         """Return the state besides the weights, as JSON values."""
-        return {"accuracy": self._accuracy, "replay": self.replay.state()}
+        return {"accuracy": self._accuracy, "replay": [to_json(scored) for scored in self.replay]}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from what `state` returned."""
         self._accuracy = state["accuracy"]
-        self.replay.restore(state["replay"])
-
-
-class Replay:
-    """The last groups, for a model that would forget what the policy no longer does."""
-
-    def __init__(self, size: int, per_step: int) -> None:
-        self._per_step = per_step
-        self._groups: deque[ScoredGroup] = deque(maxlen=size)
-
-    def draw(self, seed: int) -> list[ScoredGroup]:
-        """Return `per_step` of the groups, each at most once, in the order in which they came."""
-        count = min(self._per_step, len(self._groups))
-        chosen = sorted(random.Random(seed).sample(range(len(self._groups)), count))
-        return [self._groups[i] for i in chosen]
-
-    def remember(self, groups: Sequence[ScoredGroup]) -> None:
-        """Add the groups of a step; the oldest go."""
-        self._groups.extend(groups)
-
-    def state(self) -> list[Any]:
-        """Return the groups as JSON values."""
-        return [to_json(scored) for scored in self._groups]
-
-    def restore(self, state: Sequence[Any]) -> None:
-        """Go on from what `state` returned."""
-        self._groups.extend(from_json(ScoredGroup, scored) for scored in state)
+        self.replay.extend(from_json(ScoredGroup, scored) for scored in state["replay"])
 
 
 def _with_part(groups: Sequence[ScoredGroup], name: str, scores: Sequence[Sequence[Score]]) -> list[ScoredGroup]:
@@ -360,17 +314,3 @@ def step_metrics(
                 rewards.append(sums_by_step(tokens, numbers, len(judged)))
                 truths.append(np.array([step.right for step in judged], dtype=bool))
     return step_finding(rewards, truths)
-
-
-@contextmanager
-def _usable_numbers(path: str) -> Iterator[None]:
-    """Add the remedy where a model gives numbers that are not finite."""
-    try:
-        yield
-    except UserError:
-        raise
-    except ValueError as error:
-        raise UserError(
-            f"the model of the implicit reward {path!r} gives numbers that are not usable ({error}): lower"
-            f" parts.{path}.learn.optimizer.lr"
-        ) from None

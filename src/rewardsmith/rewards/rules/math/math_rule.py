@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import lru_cache
+from itertools import accumulate
 from typing import Annotated
 
 from pydantic import Field
 
 from rewardsmith.rewards.base import CannotScore
 from rewardsmith.rewards.rules.math.answer_forms import AnswerForm, read_form
+from rewardsmith.rewards.rules.math.equivalence import MathComparison
+from rewardsmith.rewards.rules.math.evaluation import too_large
 from rewardsmith.rewards.rules.math.nodes import Node, UnparsableMath
 from rewardsmith.rewards.rules.math.parser import parse
 from rewardsmith.rewards.rules.math.units import conflict
@@ -23,11 +27,6 @@ from rewardsmith.types import Prompt
 MAX_ANSWER = 10_000
 """Characters of an answer; a longer one is wrong."""
 
-_FORMULA = re.compile(
-    r"\W*(?:(?:approximately|about|roughly|clearly|indeed|equal to|the (?:value|number|expression|set|point))\b\W*)*"
-    r"(?:\$([^$\n]*[^$\s])\$(?![0-9])|\\\(([^$\n]+?)\\\))(?P<after>[^$\\]*)",
-    re.IGNORECASE,
-)
 _REASON = re.compile(r",?\s(?:because|since|as|which|for|when|where|so|if|after|given|in order)\s")
 
 
@@ -60,53 +59,38 @@ def _found(text: str, ways: Extract, final: str) -> str | None:
         if found is not None:
             inner = boxed(found) or found
             if way not in ("boxed", "number") and inner is found:
-                inner = _spoken_formula(found[: MAX_ANSWER + 1])
+                inner = _REASON.split(found[: MAX_ANSWER + 1], maxsplit=1)[0]  # 7, in "7, because 3 + 4 is 7"
             return inner if len(inner) <= MAX_ANSWER else None
     return None
-
-
-def _spoken_formula(phrase: str) -> str:
-    """Return what a sentence gives: its only formula with its unit, or all up to "because" and the like."""
-    phrase = _REASON.split(phrase, maxsplit=1)[0]
-    formula = _FORMULA.fullmatch(phrase)
-    if formula is None:
-        return phrase
-    after = formula["after"].strip(" \t*_`\"'.,;:!?")
-    return f"{formula[1] or formula[2]}" + (f"\\text{{ {after}}}" if after else "")
 
 
 def _agree(right: AnswerForm, found: str, precision: int, strict: bool) -> bool:
     """Compare by text, then as numbers, then as words; only what is left is computed with."""
     answer = read_form(found, counted=right.number is not None)
-    if conflict(right.unit, answer.unit) or _only_one_is_a_share(right, answer) or _only_one_is_a_share(answer, right):
+    if conflict(right.unit, answer.unit) or _is_share_of_unit(right, answer) or _is_share_of_unit(answer, right):
         return False
     renamed = strict and right.name and answer.name and right.name != answer.name
-    if not renamed and _same_value(right, answer, precision, strict):
-        return True
-    if "=" not in right.whole or "=" not in answer.whole:
-        return False
-    from rewardsmith.rewards.rules.math.equivalence import MathComparison  # noqa: PLC0415 loads mpmath
+    if not renamed:
+        if right.key == answer.key:
+            return bool(answer.key)
+        if right.number and answer.number:
+            return _same_number(right.number, answer.number, precision)
+        if right.words or answer.words:
+            return _singular_words(right) == _singular_words(answer)
+        if _compare(right.latex, answer.latex, MathComparison(precision, strict).same):
+            return True
+    equations = "=" in right.whole and "=" in answer.whole
+    return equations and _compare(right.whole, answer.whole, MathComparison(precision, strict).same_relation)
 
-    one, other = _tree(right.whole), _tree(answer.whole)
-    return one is not None and other is not None and MathComparison(precision, strict).same_relation(one, other)
 
-
-def _only_one_is_a_share(one: AnswerForm, other: AnswerForm) -> bool:
+def _is_share_of_unit(one: AnswerForm, other: AnswerForm) -> bool:
     """Return whether one is in percent, and the other in a unit."""
     return bool(one.number and one.number.percent and other.unit and other.unit.powers)
 
 
-def _same_value(right: AnswerForm, answer: AnswerForm, precision: int, strict: bool) -> bool:
-    if right.key == answer.key:
-        return bool(answer.key)
-    if right.number and answer.number:
-        return _same_number(right.number, answer.number, precision)
-    if right.words or answer.words:
-        return _plain_words(right) == _plain_words(answer)
-    from rewardsmith.rewards.rules.math.equivalence import MathComparison  # noqa: PLC0415 loads mpmath
-
-    one, other = _tree(right.latex), _tree(answer.latex)
-    return one is not None and other is not None and MathComparison(precision, strict).same(one, other)
+def _compare(right: str, answer: str, same: Callable[[Node, Node], bool]) -> bool:
+    one, other = _tree(right), _tree(answer)
+    return one is not None and other is not None and same(one, other)
 
 
 @lru_cache(maxsize=4096)
@@ -120,13 +104,6 @@ def _tree(latex: str) -> Node | None:
         return None
 
 
-def _too_large(form: AnswerForm) -> bool:
-    from rewardsmith.rewards.rules.math.evaluation import too_large  # noqa: PLC0415 loads mpmath
-
-    tree = _tree(form.latex)
-    return tree is not None and too_large(tree)
-
-
 def _same_number(right: Number, answer: Number, precision: int) -> bool:
     """Compare exactly, unless one is rounded; a percent sign may be missing on a number above 1, as in "9" for 9%."""
     pairs = [(right.share, answer.share)]
@@ -137,7 +114,7 @@ def _same_number(right: Number, answer: Number, precision: int) -> bool:
     return any(close(a, b, precision) for a, b in pairs)
 
 
-def _plain_words(form: AnswerForm) -> str:
+def _singular_words(form: AnswerForm) -> str:
     return (form.words or form.key.casefold()).removesuffix("s")
 
 
@@ -149,10 +126,8 @@ def _gold(answer: str) -> AnswerForm:
         raise CannotScore("invalid", f"the prompt's answer is empty, or longer than {MAX_ANSWER:,} characters")
     if form.number or form.words:
         return form
-    why = beyond(form.whole)
-    if why:
-        raise CannotScore("invalid", f"the prompt's answer is too large to compute with ({why}): {answer[:200]!r}")
-    if _too_large(form):
+    tree = _tree(form.latex)
+    if beyond(form.whole) or (tree is not None and too_large(tree)):
         raise CannotScore("invalid", f"the prompt's answer is too large to compute with: {answer[:200]!r}")
     bare = form.whole.replace("\\{", "").replace("\\}", "")
     if bare.count("{") != bare.count("}"):
@@ -186,14 +161,6 @@ def beyond(text: str) -> str:
     """Return what makes an expression too large to be parsed, such as "roots"; "" when nothing does."""
     if len(text) > MAX_EXPRESSION:
         return "length"
-    if _depth(text) > MAX_NESTING:
+    if max(accumulate((mark in "({[") - (mark in ")}]") for mark in text), default=0) > MAX_NESTING:
         return "nesting"
     return next((what for pattern, limit, what in _COUNTS if len(pattern.findall(text)) > limit), "")
-
-
-def _depth(text: str) -> int:
-    depth = max_depth = 0
-    for mark in text:
-        depth += (mark in "({[") - (mark in ")}]")
-        max_depth = max(max_depth, depth)
-    return max_depth

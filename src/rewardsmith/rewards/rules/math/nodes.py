@@ -1,15 +1,15 @@
 r"""What an answer of mathematics is, as a tree.
 
 `\frac{1}{2}x` is `Apply("*", (Apply("/", (NumberNode 1, NumberNode 2)), Symbol x))`. Sets, points, intervals and
-equations hold such values, and other sets.
+equations hold such values, and other sets. What a node is made of is its `members`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 
 class UnparsableMath(Exception):  # noqa: N818 it is no error: the text is compared as text
@@ -33,13 +33,13 @@ class Symbol:
 
 @dataclass(frozen=True)
 class Apply:
-    r"""An operation or a function: `+ * / ^ neg ! pm mp abs floor ceil root log binom deg sin max …`.
+    r"""An operation or a function: `+ * / ^ neg ! pm mp abs floor ceil root log binom deg sin …`.
 
     A name that ends in `()` is a function of which nothing is known, as in `f(x)`.
     """
 
     name: str
-    arguments: tuple[Node, ...]
+    members: tuple[Node, ...]
 
 
 @dataclass(frozen=True)
@@ -51,11 +51,14 @@ class Infinity:
 
 @dataclass(frozen=True)
 class MathGroup:
-    r"""Several things: `\{1,2\}`, `(1,2)`, `[0,1)`, or `1,2` without brackets, for which both of these are empty."""
+    r"""Several things: `\{1,2\}`, `(1,2)`, `[0,1)`, or `1,2` without brackets, for which both of these are empty.
+
+    The opening of a ratio is `:`, that of a matrix `matrix`, and that of its rows `row`.
+    """
 
     opening: str
     members: tuple[Node, ...]
-    closing: str
+    closing: str = ""
 
 
 @dataclass(frozen=True)
@@ -78,8 +81,7 @@ class SetOperation:
     """Two sets, joined by `∪`, `∩` or `∖`; conditions are joined by the first two, for "or" and "and"."""
 
     how: str
-    left: Node
-    right: Node
+    members: tuple[Node, Node]
 
 
 @dataclass(frozen=True)
@@ -87,30 +89,41 @@ class SetBuilder:
     r"""All values of a variable under conditions: `\{x \mid x > 2\}`."""
 
     variable: str
-    conditions: tuple[Node, ...]
-
-
-@dataclass(frozen=True)
-class Matrix:
-    """A matrix, by rows."""
-
-    rows: tuple[tuple[Node, ...], ...]
-
-
-@dataclass(frozen=True)
-class Based:
-    """Digits to a base that is written: `101_2`."""
-
-    digits: str
-    base: int
+    members: tuple[Node, ...]
 
 
 Value: TypeAlias = NumberNode | Symbol | Apply
 """The kinds of nodes that have a numerical value once all symbols have one."""
 
-Node: TypeAlias = Value | Infinity | MathGroup | Chain | NamedSet | SetOperation | SetBuilder | Matrix | Based
+Node: TypeAlias = Value | Infinity | MathGroup | Chain | NamedSet | SetOperation | SetBuilder
 
 CONSTANTS = frozenset({"pi", "e", "i"})
+
+
+def require(holds: object, why: str) -> None:
+    """Raise `UnparsableMath` unless something holds."""
+    if not holds:
+        raise UnparsableMath(why)
+
+
+def number(value: int | str) -> NumberNode:
+    """Return an exact number."""
+    return NumberNode(Fraction(value))
+
+
+def negative(node: Node) -> Apply:
+    """Return a value with a minus sign."""
+    return Apply("neg", (node,))
+
+
+def minus(left: Node, right: Node) -> Apply:
+    """Return a difference."""
+    return Apply("+", (left, negative(right)))
+
+
+def children(node: Node) -> tuple[Node, ...]:
+    """Return what a node is made of."""
+    return getattr(node, "members", ())
 
 
 def parts(node: Node) -> Iterator[Node]:
@@ -120,52 +133,37 @@ def parts(node: Node) -> Iterator[Node]:
         yield from parts(child)
 
 
-def children(node: Node) -> tuple[Node, ...]:
-    """Return what a node is made of."""
-    if isinstance(node, Apply):
-        return node.arguments
-    if isinstance(node, MathGroup | Chain):
-        return node.members
-    if isinstance(node, SetOperation):
-        return node.left, node.right
-    if isinstance(node, SetBuilder):
-        return node.conditions
-    if isinstance(node, Matrix):
-        return tuple(cell for row in node.rows for cell in row)
-    return ()
-
-
 def names(node: Node) -> frozenset[str]:
     """Return the names of the variables within."""
     return frozenset(part.name for part in parts(node) if isinstance(part, Symbol)) - CONSTANTS
 
 
+def is_applied(node: Node, *functions: str) -> TypeGuard[Apply]:
+    """Return whether a node is one of these operations."""
+    return isinstance(node, Apply) and node.name in functions
+
+
+def _changed(node: Any, change: Callable[[Node], Node]) -> Any:
+    return replace(node, members=tuple(map(change, node.members))) if children(node) else node
+
+
 def renamed(node: Node, old: str, new: str) -> Node:
-    """Return a value in which one variable has another name."""
+    """Return a node in which one variable has another name; that of a set-builder does not matter."""
     if isinstance(node, Symbol):
         return Symbol(new) if node.name == old else node
-    if isinstance(node, Apply):
-        return Apply(node.name, tuple(renamed(child, old, new) for child in node.arguments))
-    if isinstance(node, MathGroup):
-        return MathGroup(node.opening, tuple(renamed(child, old, new) for child in node.members), node.closing)
-    if isinstance(node, Chain):
-        return Chain(tuple(renamed(child, old, new) for child in node.members), node.relations)
-    if isinstance(node, SetOperation):
-        return SetOperation(node.how, renamed(node.left, old, new), renamed(node.right, old, new))
-    return node
+    return node if isinstance(node, SetBuilder) else _changed(node, lambda child: renamed(child, old, new))
 
 
 def signed(node: Node, plus: bool) -> Node:
     r"""Return a value in which every `\pm` is a plus or a minus, and every `\mp` the other."""
-    if not isinstance(node, Apply):
+    node = _changed(node, lambda child: signed(child, plus))
+    if not is_applied(node, "pm", "mp"):
         return node
-    arguments = tuple(signed(child, plus) for child in node.arguments)
-    if node.name not in ("pm", "mp"):
-        return Apply(node.name, arguments)
-    last = arguments[-1] if plus == (node.name == "pm") else Apply("neg", arguments[-1:])
-    return Apply("+", (arguments[0], last)) if len(arguments) == 2 else last
+    *left, last = node.members
+    last = last if plus == (node.name == "pm") else negative(last)
+    return Apply("+", (left[0], last)) if left else last
 
 
 def ambiguous(node: Node) -> bool:
     r"""Return whether a value has a `\pm`: it is then two values."""
-    return any(isinstance(part, Apply) and part.name in ("pm", "mp") for part in parts(node))
+    return any(is_applied(part, "pm", "mp") for part in parts(node))

@@ -3,8 +3,9 @@ r"""Sets of real numbers: intervals, and the inequalities, unions and set-builde
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import reduce
 from itertools import pairwise
 
 from rewardsmith.rewards.rules.math.evaluation import as_fraction
@@ -15,16 +16,19 @@ from rewardsmith.rewards.rules.math.nodes import (
     MathGroup,
     NamedSet,
     Node,
-    NumberNode,
     SetBuilder,
     SetOperation,
     Symbol,
     UnparsableMath,
     Value,
+    is_applied,
     names,
+    negative,
+    number,
+    require,
 )
 
-_MIRRORED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "=": "=", "!=": "!="}
+MIRRORED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "=": "=", "!=": "!="}
 
 
 @dataclass(frozen=True)
@@ -46,24 +50,24 @@ LINE = Span(Infinity(negative=True), False, Infinity(), False)
 
 def real_set(node: Node, variable: str | None = None) -> RealSet:  # noqa: PLR0911 one for each kind
     """Return the real numbers that a set, or a condition on one variable, describes; else `UnparsableMath`."""
-    if isinstance(node, NamedSet) and node.name in ("R", "∅"):
-        return (LINE,) if node.name == "R" else ()
-    if isinstance(node, MathGroup) and node.opening == "{":
-        return _union([Span(member, True, member, True) for member in node.members])
-    if isinstance(node, MathGroup) and node.opening in ("(", "[") and len(node.members) == 2:
-        return _union([_interval(node)])
-    if isinstance(node, SetOperation):
-        left, right = real_set(node.left, variable), real_set(node.right, variable)
-        if node.how == "∪":
-            return _union([*left, *right])
-        return _intersection(left, right if node.how == "∩" else _complement(right))
-    if isinstance(node, SetBuilder):
-        found: RealSet = (LINE,)
-        for condition in node.conditions:
-            found = _intersection(found, real_set(condition, node.variable))
-        return found
-    if isinstance(node, Chain):
-        return _of_chain(node, variable)
+    match node:
+        case NamedSet("R"):
+            return (LINE,)
+        case NamedSet("∅"):
+            return ()
+        case MathGroup("{", members):
+            return _union([Span(member, True, member, True) for member in members])
+        case MathGroup("(" | "[", (low, high)):
+            return _union([_interval(node, low, high)])
+        case SetOperation(how, (left, right)):
+            one, other = real_set(left, variable), real_set(right, variable)
+            if how == "∪":
+                return _union([*one, *other])
+            return _intersection(one, other if how == "∩" else _complement(other))
+        case SetBuilder(own, conditions):
+            return reduce(_intersection, (real_set(condition, own) for condition in conditions), (LINE,))
+        case Chain():
+            return _of_chain(node, variable)
     raise UnparsableMath("no set of real numbers")
 
 
@@ -75,62 +79,57 @@ def same_sets(one: RealSet, other: RealSet, same: Same) -> bool:
     )
 
 
-def _interval(node: MathGroup) -> Span:
-    low, high = node.members
+def _interval(node: MathGroup, low: Node, high: Node) -> Span:
     span = Span(low, node.opening == "[", high, node.closing == "]")
     for end, closed in ((low, span.low_closed), (high, span.high_closed)):
-        if isinstance(end, Infinity) and closed:
-            raise UnparsableMath("an interval that holds infinity")
-    if _order(low) >= _order(high):
-        raise UnparsableMath("an interval without length: it may be a point")
+        require(not (isinstance(end, Infinity) and closed), "an interval that holds infinity")
+    require(_order(low) < _order(high), "an interval without length: it may be a point")
     return span
 
 
 def _of_chain(node: Chain, variable: str | None) -> RealSet:
     """Return the values of the variable under `a < x <= b`, `x != 1` or `x in [0, 1]`."""
     if node.relations == ("in",):
-        if not isinstance(node.members[0], Symbol):
-            raise UnparsableMath("a condition on what is no variable")
+        require(isinstance(node.members[0], Symbol), "a condition on what is no variable")
         return real_set(node.members[1])
-    free = {name for member in node.members for name in names(member)}
-    if len(free) != 1 or (variable and free != {variable}):
-        raise UnparsableMath("a condition on several variables")
+    require(len(names(node)) == 1 and variable in (None, *names(node)), "a condition on several variables")
     found: RealSet = (LINE,)
     for (left, right), relation in zip(pairwise(node.members), node.relations, strict=True):
-        distance = _distance(left, right, relation)
-        if distance is not None:
-            found = _intersection(found, distance)
-            continue
-        bound, how = (right, relation) if isinstance(left, Symbol) else (left, _MIRRORED.get(relation, ""))
-        if not isinstance(left if bound is right else right, Symbol) or names(bound) or how not in _MIRRORED:
-            raise UnparsableMath("a condition that must be solved")
-        found = _intersection(found, _half(bound, how))
+        one = _distance(left, right, relation)
+        if one is None:
+            subject, bound, how = (left, right, relation)
+            if not isinstance(left, Symbol):
+                subject, bound, how = right, left, MIRRORED.get(relation, "")
+            solved = isinstance(subject, Symbol) and not names(bound) and how in MIRRORED
+            require(solved, "a condition that must be solved")
+            one = _half(bound, how)
+        found = _intersection(found, one)
     return found
 
 
 def _distance(left: Node, right: Node, relation: str) -> RealSet | None:
     """Return the values of x under |x - 2| < 3; None where the condition is another."""
-    if not (isinstance(left, Apply) and left.name == "abs") or names(right) or relation not in ("<", "<=", ">", ">="):
+    if not is_applied(left, "abs") or names(right) or relation not in ("<", "<=", ">", ">="):
         return None
-    inner = left.arguments[0]
-    shift: Node = NumberNode(Fraction(0))
-    if isinstance(inner, Apply) and inner.name == "+":
-        shift, inner = Apply("neg", inner.arguments[1:]), inner.arguments[0]
+    (inner,) = left.members
+    shift: Node = number(0)
+    if is_applied(inner, "+"):
+        first, second = inner.members
+        inner, shift = first, negative(second)
     if not isinstance(inner, Symbol) or names(shift) or not isinstance(right, Value) or _order(right) <= 0:
         return None
-    ends = Apply("+", (shift, Apply("neg", (right,)))), Apply("+", (shift, right))
-    within = (Span(ends[0], relation in ("<=", ">"), ends[1], relation in ("<=", ">")),)
+    closed = relation in ("<=", ">")
+    within = (Span(Apply("+", (shift, negative(right))), closed, Apply("+", (shift, right)), closed),)
     return within if relation in ("<", "<=") else _complement(within)
 
 
 def _half(bound: Node, how: str) -> RealSet:
-    point = Span(bound, True, bound, True)
     if isinstance(bound, Infinity):
-        if (how == "<") == bound.negative or how not in ("<", ">"):
-            raise UnparsableMath("a bound at infinity")
+        require(how in ("<", ">") and (how == "<") != bound.negative, "a bound at infinity")
         return (LINE,)
     if how in ("=", "!="):
-        return (point,) if how == "=" else _complement((point,))
+        point = (Span(bound, True, bound, True),)
+        return point if how == "=" else _complement(point)
     if how in ("<", "<="):
         return (Span(LINE.low, False, bound, how == "<="),)
     return (Span(bound, how == ">=", LINE.high, False),)
@@ -149,21 +148,13 @@ def _union(spans: list[Span]) -> RealSet:
     """Return spans in order, those that meet joined."""
     joined: list[Span] = []
     for span in sorted(spans, key=lambda span: (_order(span.low), not span.low_closed)):
-        last = joined[-1] if joined else None
-        if last is None or not _meet(last, span):
+        last = joined[-1] if joined else span
+        end, start = (_order(last.high), last.high_closed), (_order(span.low), span.low_closed)
+        if not joined or start[0] > end[0] or (start[0] == end[0] and not (end[1] or start[1])):
             joined.append(span)
-        elif _ends_later(span, last):
-            joined[-1] = Span(last.low, last.low_closed, span.high, span.high_closed)
+        elif (_order(span.high), span.high_closed) > end:
+            joined[-1] = replace(last, high=span.high, high_closed=span.high_closed)
     return tuple(joined)
-
-
-def _meet(left: Span, right: Span) -> bool:
-    end, start = _order(left.high), _order(right.low)
-    return bool(start < end or (start == end and (left.high_closed or right.low_closed)))
-
-
-def _ends_later(one: Span, other: Span) -> bool:
-    return bool((_order(one.high), one.high_closed) > (_order(other.high), other.high_closed))
 
 
 def _complement(spans: RealSet) -> RealSet:

@@ -96,70 +96,46 @@ class Unit:
         return bool(self.powers) and not self.words
 
 
-def read_unit(text: str) -> Unit | None:
+def read_unit(text: str) -> Unit | None:  # noqa: PLR0912 one branch for each kind of word
     r"""Return what words such as `\text{ km}/\text{h}` or "red apples" measure; None where they may mean more."""
     text = _TEXT.sub(r" \1 ", text).strip()
-    reading, at = _Reading(), 0
+    powers: dict[str, int] = {}
+    words: set[str] = set()
+    scale, sign, power, last, at = Fraction(1), 1, 1, "", 0
     while at < len(text):
         piece = _PIECE.match(text, at)
-        if piece is None or not reading.take(piece):
+        if piece is None:
             return None
         at = piece.end()
-    return reading.unit()
-
-
-class _Reading:
-    """What was read of a unit so far."""
-
-    def __init__(self) -> None:
-        self.powers: dict[str, int] = {}
-        self.words: list[str] = []
-        self.scale = Fraction(1)
-        self.sign = self.power = 1
-        self.last = ""
-
-    def take(self, piece: re.Match[str]) -> bool:
-        """Read a piece; False where it is nothing that measures or counts."""
         word = (piece["word"] or "").casefold()
-        power = int(piece["power"] or _POWERS_AFTER.get(word, 0))
-        if power:
-            if self.last:
-                self.powers[self.last] *= power
-            return bool(self.last)
-        if piece["over"] or word == "per":
-            self.sign = -1
+        raised = int(piece["power"] or _POWERS_AFTER.get(word, 0))
+        unit = _LETTERS.get(piece["word"]) or _KNOWN.get(_singular(word))
+        if raised and last:
+            powers[last] *= raised
+        elif piece["over"] or word == "per":
+            sign = -1
         elif piece["daytime"]:
-            self.powers["pm" if piece["daytime"][0] in "pP" else "am"] = 1
+            powers[f"{piece['daytime'][0].lower()}m"] = 1
         elif word in _POWERS:
-            self.power = _POWERS[word]
-        elif word in SCALES and not (self.powers or self.words) and self.scale == 1:
-            self.scale = SCALES[word]
+            power = _POWERS[word]
+        elif word in SCALES and not (powers or words) and scale == 1:
+            scale = SCALES[word]
         elif word in _TOGETHER:
-            self.powers.update(_TOGETHER[word])
+            powers.update(_TOGETHER[word])
+        elif raised or CHANGES.fullmatch(word) or word in SCALES:
+            return None
+        elif unit:
+            powers[unit] = powers.get(unit, 0) + sign * power
+            last, power = unit, 1
+        elif len(word) > 1 or piece["word"] == "a":
+            words.add(_singular(word))
         elif word:
-            return self._take_word(piece["word"])
-        return True
-
-    def _take_word(self, word: str) -> bool:
-        if CHANGES.fullmatch(word) or word.casefold() in SCALES:
-            return False
-        unit = _LETTERS.get(word) or _KNOWN.get(_singular(word))
-        if unit is not None:
-            self.powers[unit] = self.powers.get(unit, 0) + self.sign * self.power
-            self.last, self.power = unit, 1
-        elif len(word) > 1 or word == "a":
-            self.words.append(_singular(word))
-        else:
-            return False  # 5k, 5x
-        return True
-
-    def unit(self) -> Unit:
-        """Return all of it."""
-        if self.power != 1:
-            self.powers["unit"] = self.power  # "12 square"
-        if "°C" in self.powers or "°F" in self.powers:
-            self.powers.pop("°", None)
-        return Unit(tuple(sorted(self.powers.items())), frozenset(self.words), self.scale)
+            return None  # 5k, 5x
+    if power != 1:
+        powers["unit"] = power  # "12 square"
+    if "°C" in powers or "°F" in powers:
+        powers.pop("°", None)
+    return Unit(tuple(sorted(powers.items())), frozenset(words), scale)
 
 
 def conflict(one: Unit | None, other: Unit | None) -> bool:

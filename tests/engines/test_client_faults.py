@@ -1,4 +1,4 @@
-"""Faults: which end each of them has, which pass, and what a deadline does to all of them."""
+"""Faults of servers and what becomes of requests: retries, deadlines, overload, cancelling, several addresses."""
 
 import asyncio
 import contextlib
@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from rewardsmith.engines.client import replies
 from rewardsmith.engines.client.replies import RequestError, retry_after
-from rewardsmith.llm import ModelCallError
-from tests.engines.asked import client, kind_of, outcome, question, run_async
-from tests.engines.faulty import FAULTS, FaultyServer, status
+from rewardsmith.llm import ChatReply, ModelCallError
+from tests.engines.call_helpers import client, kind_of, outcome, question, run_async
+from tests.engines.faulty import FAULTS, Behaviour, FaultyServer, status
 
 ENDS = {
     "ok": ("ok", 1),
@@ -38,8 +38,6 @@ ENDS = {
     "reset-midway": ("unreachable", 3),
     "stall": ("timeout", 1),
     "drip": ("timeout", 1),
-    "drip-events": ("timeout", 1),
-    "broken-stream": ("unreachable", 3),
     "half": ("unparsable", 3),
     "schema": ("unparsable", 3),
     "list": ("unparsable", 3),
@@ -60,11 +58,11 @@ ENDS = {
     "huge": ("unparsable", 1),
     "redirect": ("refused", 1),
 }
-"""Kind and attempts with two tries; 0: as often as the deadline and the pace of an overloaded server allow."""
+"""Kind, and attempts with two retries; 0: as often as the deadline and the pace of an overloaded server allow."""
 
 
 @run_async
-async def test_every_fault_has_its_end_if_it_stays(server: FaultyServer) -> None:
+async def test_every_fault_that_stays_has_its_failure(server: FaultyServer) -> None:
     assert ENDS.keys() == FAULTS.keys()
 
     for name, (kind, attempts) in ENDS.items():
@@ -90,7 +88,7 @@ async def test_every_fault_has_its_end_if_it_stays(server: FaultyServer) -> None
 
 
 @run_async
-async def test_every_passing_fault_passes(server: FaultyServer) -> None:
+async def test_every_temporary_fault_is_overcome(server: FaultyServer) -> None:
     for name, (kind, attempts) in ENDS.items():
         if attempts == 1:
             continue
@@ -102,22 +100,10 @@ async def test_every_passing_fault_passes(server: FaultyServer) -> None:
         await model.close()
 
 
-@pytest.mark.parametrize(
-    ("headers", "seconds"),
-    [
-        ({}, None),
-        ({"retry-after": "7"}, 7.0),
-        ({"retry-after": " 0.25 "}, 0.25),
-        ({"retry-after": "-3"}, 0.0),
-        ({"retry-after": "nan"}, None),
-        ({"retry-after": "inf"}, None),
-        ({"retry-after": "later"}, None),
-        ({"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}, 0.0),
-        ({"retry-after": "Wed, 99 Foo 99999 07:28:00 GMT"}, None),
-    ],
-)
-def test_what_a_server_asks_us_to_wait(headers: dict[str, str], seconds: float | None) -> None:
-    assert retry_after(headers) == seconds
+def test_retry_after_is_a_number_or_a_date() -> None:
+    given = {"": None, "7": 7.0, " 0.25 ": 0.25, "-3": 0.0, "nan": None, "inf": None, "later": None}
+    given |= {"Wed, 21 Oct 2015 07:28:00 GMT": 0.0, "Wed, 99 Foo 99999 07:28:00 GMT": None}
+    assert {text: retry_after({"retry-after": text}) for text in given} == given
 
 
 @run_async
@@ -135,7 +121,44 @@ async def test_retry_after_is_waited_for_but_never_beyond_the_deadline(server: F
     assert time.monotonic() - begun < 10  # it did not wait
 
 
-def test_a_host_that_never_takes_the_call_is_unreachable_not_late() -> None:
+@run_async
+async def test_one_deadline_for_all_attempts(server: FaultyServer) -> None:
+    server.plan(*["500"] * 10_000)
+    model = client(server, retries=1_000_000, backoff=0.05, max_backoff=0.05)
+    begun = time.monotonic()
+    result = await outcome(model, question(deadline=1.0))
+    assert time.monotonic() - begun < 10
+    assert kind_of(result) in ("refused", "timeout")  # the deadline may pass while a request is on its way
+    assert len(server.requests) > 2
+    assert model.usage.retries == result.attempts - 1
+
+
+@run_async
+async def test_waiting_for_a_slot_does_not_count(server: FaultyServer) -> None:
+    async def slow(server: FaultyServer, request: web.Request, body: dict) -> web.StreamResponse:
+        await asyncio.sleep(0.8)
+        return await FAULTS["ok"](server, request, body)
+
+    server.plan(slow)
+    model = client(server, concurrency=1)
+    first = asyncio.ensure_future(model.chat(question("first")))
+    await asyncio.sleep(0)
+    second = await model.chat(question("second", deadline=0.6))  # waits longer than it may take
+    assert second.seconds < 0.6
+    assert (await first).seconds >= 0.8
+    await model.close()
+
+
+@run_async
+async def test_an_attempt_that_takes_too_long_is_retried(server: FaultyServer) -> None:
+    server.plan("stall", "ok", "drip")
+    model = client(server, timeout=0.5, retries=1)
+    assert (await model.chat(question())).attempts == 2
+    assert kind_of(await outcome(client(server, timeout=0.5, retries=0), question())) == "timeout"
+    await model.close()
+
+
+def test_a_host_that_never_accepts_is_unreachable() -> None:
     async def main(port: int) -> None:
         for limit, deadline in [(0.2, 20.0), (10.0, 1.0)]:
             model = client(f"http://127.0.0.1:{port}/v1", retries=1, connect_timeout=limit)
@@ -239,56 +262,131 @@ async def test_a_gzip_bomb_is_not_unpacked_beyond_the_limit_of_a_reply(server: F
 
 
 OK = b"HTTP/1.1 200 OK\r\n"
+BAD_HTTP = {
+    OK + b"Content-Length: abc\r\n\r\n{}": "unparsable",
+    OK + b"Content-Length: 100\r\n\r\n{}": "unreachable",
+    OK + b"Content-Encoding: gzip\r\nContent-Length: 5\r\n\r\nhello": "unreachable",
+    OK + b"Transfer-Encoding: chunked\r\n\r\nZZ\r\nhello": "unparsable",
+    OK + b"Transfer-Encoding: chunked\r\n\r\n5\r\nhel": "unreachable",
+    OK + b"X: " + b"y" * 20_000 + b"\r\n\r\n{}": "unparsable",
+    OK + b"Content-Type: \xff;;=\r\n\r\n{}": "unparsable",
+    b"HTTP/1.1 100 Continue\r\n\r\n": "unreachable",
+    b"HTTP/1.1 101 Switching\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\r\n{}": "unparsable",
+    b"HTTP/1.1 204 No Content\r\n\r\n": "unparsable",
+    b"HTTP/1.1 302 Found\r\nLocation: ://[\r\n\r\n": "refused",
+    b"HTTP/1.1 999 Odd\r\n\r\n": "refused",
+}
 
 
-@pytest.mark.parametrize(
-    ("response", "kind"),
-    [
-        (OK + b"Content-Length: abc\r\n\r\n{}", "unparsable"),
-        (OK + b"Content-Length: 100\r\n\r\n{}", "unreachable"),
-        (OK + b"Content-Encoding: gzip\r\nContent-Length: 5\r\n\r\nhello", "unreachable"),
-        (OK + b"Transfer-Encoding: chunked\r\n\r\nZZ\r\nhello", "unparsable"),
-        (OK + b"Transfer-Encoding: chunked\r\n\r\n5\r\nhel", "unreachable"),
-        (OK + b"X: " + b"y" * 20_000 + b"\r\n\r\n{}", "unparsable"),
-        (OK + b"Content-Type: \xff;;=\r\n\r\n{}", "unparsable"),
-        (b"HTTP/1.1 100 Continue\r\n\r\n", "unreachable"),
-        (b"HTTP/1.1 101 Switching\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\r\n{}", "unparsable"),
-        (b"HTTP/1.1 204 No Content\r\n\r\n", "unparsable"),
-        (b"HTTP/1.1 302 Found\r\nLocation: ://[\r\n\r\n", "refused"),
-        (b"HTTP/1.1 999 Odd\r\n\r\n", "refused"),
-    ],
-)
-@run_async
-async def test_a_server_that_speaks_http_badly(response: bytes, kind: str) -> None:
+async def reply_to_bytes(response: bytes, *, drain: bool = True) -> ChatReply | ModelCallError:
+    """Return what a client makes of a server that replies to every connection with these bytes."""
+
     async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(response)
-        writer.close()
-
-    server = await asyncio.start_server(speak, "127.0.0.1", 0)
-    model = client(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1", retries=0)
-    result = await outcome(model, question())
-    assert kind_of(result) == kind
-    assert len(str(result)) < 1000
-    await model.close()
-    server.close()
-
-
-@settings(max_examples=25)
-@given(noise=st.binary(max_size=300), head=st.booleans(), close=st.booleans())
-def test_a_server_that_speaks_no_http(noise: bytes, head: bool, close: bool) -> None:
-    async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write((b"HTTP/1.1 200 OK\r\n" if head else b"") + noise)
-        if close:
+        if drain:
             await writer.drain()
         writer.close()
 
-    async def main() -> None:
-        server = await asyncio.start_server(speak, "127.0.0.1", 0)
-        model = client(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1", retries=1)
-        assert kind_of(await outcome(model, question(deadline=5.0))) in ("unparsable", "unreachable", "refused")
-        await model.close()
-        server.close()
+    server = await asyncio.start_server(speak, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+    async with server, client(url, retries=0) as model:
+        return await outcome(model, question(deadline=5.0))
 
-    asyncio.run(main())
+
+@run_async
+async def test_a_server_that_speaks_http_badly() -> None:
+    for response, kind in BAD_HTTP.items():
+        result = await reply_to_bytes(response)
+        assert (kind_of(result), len(str(result)) < 1000) == (kind, True), response
+
+
+@settings(max_examples=25)
+@given(noise=st.binary(max_size=300), head=st.booleans(), drain=st.booleans())
+def test_a_server_that_speaks_no_http(noise: bytes, head: bool, drain: bool) -> None:
+    result = asyncio.run(reply_to_bytes((OK if head else b"") + noise, drain=drain))
+    assert kind_of(result) in ("unparsable", "unreachable", "refused")
+
+
+# ---- several requests, several addresses -----------------------------------------------------------------------------
+
+
+@run_async
+async def test_the_load_is_shared_and_a_dead_replica_costs_nothing() -> None:
+    async with FaultyServer(latency=0.002) as one, FaultyServer(latency=0.002) as two:
+        model = client(one, two, concurrency=4, retries=0)
+        await asyncio.gather(*(model.chat(question()) for _ in range(100)))
+        assert min(len(one.requests), len(two.requests)) > 30
+        await two.stop()
+        before = len(one.requests)
+        answers = await asyncio.gather(*(model.chat(question()) for _ in range(100)))
+        assert len(one.requests) == before + 100
+        # Only those who found out were sent twice: not more than there are places.
+        assert sum(answer.attempts - 1 for answer in answers) <= 4
+        await model.check()
+        assert model.away == (two.url,)
+        async with two:
+            await model.check()
+            assert model.away == ()
+            before = len(two.requests)
+            await asyncio.gather(*(model.chat(question()) for _ in range(100)))
+            assert len(two.requests) > before + 30
+        await model.close()
+
+
+@run_async
+async def test_what_is_in_flight_goes_to_the_new_address() -> None:
+    async with FaultyServer() as old, FaultyServer() as new:
+        old.plan(*["stall"] * 3)
+        model = client(old, concurrency=2, retries=3)
+        calls = [asyncio.ensure_future(model.chat(question(str(i)))) for i in range(3)]  # the third one waits
+        while old.in_flight < 2:
+            await asyncio.sleep(0.01)
+        model.replace_urls([new.url])
+        await old.stop()
+        assert [answer.text for answer in await asyncio.gather(*calls)] == ["echo: 0", "echo: 1", "echo: 2"]
+        assert len(new.requests) == 3
+        await model.close()
+
+
+@run_async
+async def test_cancelling_closes_the_connection_and_frees_the_place(server: FaultyServer) -> None:
+    server.plan(*["stall"] * 4)
+    model = client(server, concurrency=4)
+    calls = [asyncio.ensure_future(model.chat(question())) for _ in range(6)]
+    while server.in_flight < 4:
+        await asyncio.sleep(0.01)
+    for task in calls:
+        task.cancel()
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    assert all(isinstance(result, asyncio.CancelledError) for result in results)
+    await asyncio.wait_for(server.idle.wait(), 20)  # the server saw them go
+    assert (server.dropped, len(server.requests)) == (4, 4)
+    answers = await asyncio.gather(*(model.chat(question()) for _ in range(8)))  # all places are free
+    assert len(answers) == 8
+    assert server.max_in_flight == 4
+    assert model.usage.failed == 0
+    await model.close()
+
+
+@pytest.mark.parametrize("refusal", [status(429), status(429, Retry_After="0.2"), status(503, Retry_After="0.2")])
+@run_async
+async def test_an_overload_slows_all_down_and_fails_nobody(server: FaultyServer, refusal: Behaviour) -> None:
+    refused = taken = 0
+    begun = asyncio.get_running_loop().time()
+
+    async def limited(server: FaultyServer, request: web.Request, body: dict) -> web.StreamResponse:
+        """Take 100 a second, and refuse what is more."""
+        nonlocal refused, taken
+        if taken < 10 + 100 * (asyncio.get_running_loop().time() - begun):
+            taken += 1
+            return await FAULTS["ok"](server, request, body)
+        refused += 1
+        return await refusal(server, request, body)
+
+    server.plan(*[limited] * 10_000)
+    model = client(server, retries=0)
+    await asyncio.gather(*(model.chat(question()) for _ in range(200)))
+    assert (model.usage.calls, model.usage.failed) == (200, 0)
+    assert model.usage.retries == refused < 120  # 64 were sent before anybody knew
+    await model.close()

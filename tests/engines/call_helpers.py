@@ -15,7 +15,7 @@ from tests.engines.faulty import FaultyServer
 
 
 def client(*servers: FaultyServer | str, model: str | None = "tiny", **settings: Any) -> ServedModel:
-    """Return a model that is asked for at these servers, and that hardly pauses between tries."""
+    """Return a model at these servers that hardly pauses between attempts."""
     urls = [server if isinstance(server, str) else server.url for server in servers]
     return ServedModel(ClientSettings(**({"backoff": 0.001} | settings)), urls, model=model, name="judge")
 
@@ -24,10 +24,10 @@ def question(text: str = "hi", **fields: Any) -> ChatRequest:
     return ChatRequest([Message("user", text)], **({"deadline": 20.0} | fields))
 
 
-async def outcome(model: ServedModel, asked: ChatRequest) -> ChatReply | ModelCallError:
+async def outcome(model: ServedModel, request: ChatRequest) -> ChatReply | ModelCallError:
     """Return the answer, or why there is none; any other exception passes."""
     try:
-        return await model.chat(asked)
+        return await model.chat(request)
     except ModelCallError as error:
         return error
 

@@ -31,7 +31,7 @@ def connected(kind: type, script: Script, **settings: object) -> tuple[Any, Scri
 
 
 def judge(kind: type, script: Script, rollouts: RolloutGroup, **settings: object) -> tuple[tuple[Score, ...], Scripted]:
-    """Return the scores of a group, and the model that was asked."""
+    """Return the scores of a group, and the model that was called."""
     reward, model = connected(kind, script, **settings)
     return asyncio.run(reward.score(rollouts)), model
 

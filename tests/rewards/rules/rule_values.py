@@ -1,4 +1,4 @@
-"""How the tests ask a rule: with settings that were checked as those of a recipe are."""
+"""Rules for the tests, with settings that were checked as those of a recipe are."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ def value(rule: str, text: str, answer: Any = None, info: dict[str, Any] | None 
 
 
 def problem(rule: str, **settings: Any) -> str:
-    """Return what the reader of a recipe says about settings that cannot be used."""
+    """Return the message about settings that cannot be used."""
     try:
         build(RULE, {"type": rule, **settings})
     except RecipeError as error:

@@ -23,7 +23,7 @@ from tests.trainers.world import MODELS, World, new_engine, share_of_digits
 
 CPU = torch.device("cpu")
 LOST = Score(failure=Failure("timeout"))
-UNASKED = Score(failure=Failure("skipped"))
+SKIPPED = Score(failure=Failure("skipped"))
 
 
 # ---- rewards that need no skill --------------------------------------------------------------------------------------
@@ -61,7 +61,7 @@ class ProcessWorld(World):
         super().__init__(folder, **how)
         tables = {"prm": {"copy_of": "policy"}} | (models or {})
         self.tables = MODELS | {name: ModelSettings(**{"device": "cpu"} | table) for name, table in tables.items()}
-        self.said: list[str] = []
+        self.messages: list[str] = []
 
     def engine(self, name: str) -> EmbeddedEngine:
         if name not in self._engines:
@@ -77,7 +77,7 @@ class ProcessWorld(World):
         return self._engines[name]
 
     def log(self, text: str) -> None:
-        self.said.append(text)
+        self.messages.append(text)
 
     def stage(self, table: dict[str, Any]) -> Any:
         models = {name: settings.model_dump(exclude_unset=True) for name, settings in self.tables.items()}
@@ -94,7 +94,7 @@ def implicit(**changes: Any) -> dict[str, Any]:
 
 def table(process: dict[str, Any] | None = None, answer: Any = None, **changes: Any) -> dict[str, Any]:
     """Return the table of a small policy stage with a process reward."""
-    parts = {"answer": answer or "tests.trainers.process.made:AnyDigit", "process": process or implicit()}
+    parts = {"answer": answer or "tests.trainers.process.process_cases:AnyDigit", "process": process or implicit()}
     small: dict[str, Any] = {
         "type": "policy",
         "model": "policy",
@@ -136,7 +136,7 @@ def group(number: int, outcomes: Sequence[float | None], *, seed: int = 0) -> Sc
         rollouts.append(Rollout("x" * length, tokens.tolist(), logprobs.tolist(), ends=list(range(1, length + 1))))
     scores = [LOST if outcome is None else Score(outcome) for outcome in outcomes]
     prompt = Prompt(f"p{number}", [Message("user", "1+" * (number % 3) + f"{number}?")], answer="2")
-    whole = [Score(score.value, score.failure, {"answer": score, "process": UNASKED}) for score in scores]
+    whole = [Score(score.value, score.failure, {"answer": score, "process": SKIPPED}) for score in scores]
     return ScoredGroup(RolloutGroup(prompt, rollouts), whole)
 
 
@@ -162,7 +162,7 @@ class Model:
         reference = Reference(self.engine, world, name="reference", model="other")
         reference.begin(resumed=False)
         self.process = ProcessModel(self.settings, self.engine, reference)
-        self.engine.learn_with(self.settings.learning.optimizer)
+        self.engine.learn_with(self.settings.learn.optimizer)
         self.gradients: list[dict[str, Tensor]] = []
         self._watch(self.engine._learner)
 
@@ -176,15 +176,28 @@ class Model:
         learner.step = watched
 
     def score_and_learn(self, batch: OutcomeBatch, *, measure: bool = False) -> Any:
-        lr = self.settings.learning.optimizer.lr
-        return self.process.score_and_learn(batch, None, lr=lr, measure=measure)
+        lr = self.settings.learn.optimizer.lr
+        return self.process.score_and_learn(batch, lr=lr, measure=measure)
+
+
+def update_sizes(engine: EmbeddedEngine) -> list[int]:
+    """Return a list that gets the number of rows of each update of a model."""
+    sizes: list[int] = []
+    update = engine.update
+
+    def watched(rows: Any, *arguments: Any, **more: Any) -> Any:
+        sizes.append(len(rows))
+        return update(rows, *arguments, **more)
+
+    engine.update = watched  # type: ignore[method-assign]
+    return sizes
 
 
 # ---- the same by hand ------------------------------------------------------------------------------------------------
 
 
 class ByHand:
-    """A plain model in float64 that reads one rollout at a time, its reference, and AdamW."""
+    """A Hugging Face model in float64 that reads one rollout at a time, its reference, and AdamW."""
 
     def __init__(self, beta: float = 0.5, *, lr: float = 1e-3, clip: float = 1.0, decay: float = 0.0) -> None:
         self.model, self.reference = (make_tiny("tiny-llama", seed=seed)[0].double() for seed in (0, 1))
