@@ -21,7 +21,7 @@ from rewardsmith.recipe import load_recipe, load_table, parse_recipe
 from rewardsmith.runs.cache_command import cache
 from rewardsmith.runs.commands import input_kind, option_classes, run_command
 from rewardsmith.runs.lookup import explain_reward, is_reward
-from rewardsmith.runs.preflight import RewardTrees, warnings
+from rewardsmith.runs.preflight import RewardTrees, check_for_cluster, warnings
 
 JOBS: dict[str, str] = {
     "prepare gqm-sft": "rewardsmith.data.prepare.gqm:GqmSft",
@@ -106,6 +106,8 @@ def run(
     """
     checked = load_recipe(recipe, overrides)
     rewards = RewardTrees(checked, str(recipe))
+    if on == "verl":
+        check_for_cluster(checked, str(recipe))
     sys.stderr.write("importing torch and transformers\n")
     from rewardsmith.runs.start import Stopped, start  # noqa: PLC0415 a mistake in the recipe should not wait for torch
 

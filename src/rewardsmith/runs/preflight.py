@@ -129,6 +129,21 @@ def copies_of(models: Mapping[str, Chosen], name: str) -> list[str]:
     return names
 
 
+def check_for_cluster(recipe: Recipe, source: str) -> None:
+    """Refuse what cannot run on a cluster: a judge in the process of the driver."""
+    problems = [
+        Problem(
+            path,
+            'is a model in this process, which cannot be called on a cluster: set type = "managed" or "server" for it',
+            shown(name),
+        )
+        for path, mark, name in marked(recipe)
+        if mark.offer in ("chat", "rate", "rate_turns") and isinstance(recipe.models[name].settings, ModelSettings)
+    ]
+    if problems:
+        raise RecipeError(source, problems)
+
+
 async def check_recipe(
     recipe: Recipe,
     rewards: RewardTrees,
