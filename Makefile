@@ -46,7 +46,7 @@ recipes: $(VENV)/.ready ## train reward models and policies with them, from data
 	$(RUN)rewardsmith run recipes/prime/offline.toml --folder runs/prime-offline
 	$(RUN)rewardsmith run recipes/prime/online.toml --folder runs/prime-online
 
-test: $(VENV)/.ready ## run the tests, six to seven minutes on two CPU cores
+test: $(VENV)/.ready ## run the tests, five minutes on two CPU cores
 	$(RUN)pytest -n 4 -m "not slow"
 
 test-slow: $(VENV)/.ready ## run the tests of whole lifecycles, long kill-and-resume loops and the search for false answers
