@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,8 @@ GROUPS_PER_GPU = 6  # worker groups that may share a GPU: policy, critic, refere
 
 def environment(scale: ScaleSettings) -> dict[str, str]:
     """Return the variables that every process of the run needs."""
-    shared = {"TOKENIZERS_PARALLELISM": "false", "RAY_DEDUP_LOGS": "1"}
+    path = os.pathsep.join(dict.fromkeys(entry or os.getcwd() for entry in sys.path))  # a user's own losses are there
+    shared = {"TOKENIZERS_PARALLELISM": "false", "RAY_DEDUP_LOGS": "1", "PYTHONPATH": path}
     if scale.device == "cpu":
         shared |= {"VERL_PLATFORM": "cpu", "VERL_USE_EXTERNAL_MODULES": "rewardsmith.scale.cpu", "OMP_NUM_THREADS": "1"}
     return shared
