@@ -58,8 +58,8 @@ test-servers: $(VENV)/.ready $(SERVERS)/.ready ## run the tests with a real mode
 quickstart-verl: $(VERL)/.ready ## the same on verl's workers over Ray: two processes on the CPU, about three minutes
 	$(VERL)/bin/rewardsmith run recipes/scale/quickstart_verl.toml --on verl
 
-test-scale: $(VERL)/.ready ## run the tests with real Ray and verl, two to four minutes on two CPU cores
-	$(VERL)/bin/pytest tests/scale -W default
+test-scale: $(VERL)/.ready ## run the tests with real Ray and verl, three minutes on two CPU cores
+	$(VERL)/bin/pytest tests/scale -W default -m "not slow"
 
 fuzz: $(VENV)/.ready ## look for answers that the math rule takes for two truths, among 10,000, a few minutes
 	REWARDSMITH_FUZZ_ANSWERS=10000 $(RUN)pytest tests/rewards/rules/test_math_search.py

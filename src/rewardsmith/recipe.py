@@ -24,7 +24,7 @@ from rewardsmith.engines.model_settings import offload_problems
 from rewardsmith.errors import Problem, RecipeError, UserError, listing, nearest
 from rewardsmith.masking import HIDDEN, names_secret, shown, without_secrets
 from rewardsmith.rewards.implicit import Implicit
-from rewardsmith.scale.settings import ScaleSettings
+from rewardsmith.scale.scale_settings import ScaleSettings
 
 ModelChoice = Annotated[Chosen, Choice("model", "rewardsmith.engines:MODELS", default="embedded")]
 TrackerChoice = Annotated[

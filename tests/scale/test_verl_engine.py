@@ -17,8 +17,8 @@ from rewardsmith.engines.model_settings import LoraSettings, ModelSettings
 from rewardsmith.engines.protocol import Meter, Outputs, Row, Sampling
 from rewardsmith.learning import OptimizerSettings
 from rewardsmith.scale.cluster import Cluster
-from rewardsmith.scale.engine import VerlEngine, open_engine, start_folder
-from rewardsmith.scale.settings import ScaleSettings
+from rewardsmith.scale.scale_settings import ScaleSettings
+from rewardsmith.scale.verl_engine import VerlEngine, open_engine, start_folder
 from rewardsmith.types import Message, Prompt
 
 OPTIMIZER = OptimizerSettings(lr=1e-3, weight_decay=0.1)

@@ -19,7 +19,7 @@ from verl.workers.rollout.llm_server import LLMServerManager
 
 from rewardsmith.engines.model_settings import ModelSettings
 from rewardsmith.errors import UserError
-from rewardsmith.scale.settings import ScaleSettings
+from rewardsmith.scale.scale_settings import ScaleSettings
 from rewardsmith.scale.verl_config import model_config
 from rewardsmith.scale.workers import SCALAR, PolicyWorker, RowWorker
 

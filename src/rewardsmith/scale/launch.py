@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from rewardsmith.engines.model_settings import ModelSettings
 from rewardsmith.errors import UserError
-from rewardsmith.scale.settings import ScaleSettings
+from rewardsmith.scale.scale_settings import ScaleSettings
 
 if TYPE_CHECKING:
     from rewardsmith.engines.protocol import Engine
@@ -34,7 +34,7 @@ def launch(settings: ScaleSettings | None, folder: Path) -> Iterator[Callable[[M
     if scale.device == "cpu":  # before verl is imported: it asks once which device there is
         os.environ |= {"VERL_PLATFORM": "cpu", "VERL_USE_EXTERNAL_MODULES": "rewardsmith.scale.cpu"}
     from rewardsmith.scale.cluster import Cluster  # noqa: PLC0415 it imports verl
-    from rewardsmith.scale.engine import open_engine, start_folder  # noqa: PLC0415
+    from rewardsmith.scale.verl_engine import open_engine, start_folder  # noqa: PLC0415
 
     cluster = Cluster(scale, folder)
 

@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from rewardsmith.engines.model_settings import ModelSettings
 from rewardsmith.errors import UserError
 from rewardsmith.scale.cpu_rollout import ROLLOUT as CPU_ROLLOUT
-from rewardsmith.scale.settings import ScaleSettings
+from rewardsmith.scale.scale_settings import ScaleSettings
 
 ACTOR, MODEL, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.model", "actor_rollout_ref.rollout"
 TOKENS_PER_PASS = 16_384
