@@ -377,4 +377,4 @@ def test_a_step_reports_how_far_writing_scoring_and_learning_are(tmp_path: Path)
     assert len(learning) > 4  # more than one to an update
     assert learning == sorted(learning)
     assert learning[0] == (0, 2 * 16)
-    assert learning[-1][0] < 2 * 16
+    assert learning[-1] == (2 * 16, 2 * 16)

@@ -29,12 +29,12 @@ class Updates:
         engine = world.engine(name)
         update = engine.update
 
-        def looked_at(rows: Any, loss: Any, *, lr: float, temperature: float = 1.0) -> Any:
+        def recorded(rows: Any, loss: Any, *, lr: float, **more: Any) -> Any:
             self.rates.append(lr)
             self.prompts.append([row.prompt.tobytes() for row in rows])
-            return update(rows, loss, lr=lr, temperature=temperature)
+            return update(rows, loss, lr=lr, **more)
 
-        engine.update = looked_at  # type: ignore[method-assign]
+        engine.update = recorded  # type: ignore[method-assign]
 
 
 # ---- passes and rates ------------------------------------------------------------------------------------------------

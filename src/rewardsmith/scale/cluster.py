@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +112,8 @@ class ModelWorkers:
     def client(self, version: int) -> Any:
         """Return a client of the servers, which have the weights of this version now."""
         if self._sync is None:
-            self._servers = LLMServerManager.create(config=self._config, worker_group=self.group)
+            with redirect_stdout(io.StringIO()):  # verl prints the addresses
+                self._servers = LLMServerManager.create(config=self._config, worker_group=self.group)
             engine = omega_conf_to_dataclass(self._config.actor_rollout_ref.rollout.checkpoint_engine)
             engine.backend = "naive"
             self._sync = CheckpointEngineManager(engine, self.group, self._servers.get_replicas())

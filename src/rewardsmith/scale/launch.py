@@ -33,6 +33,8 @@ def launch(settings: ScaleSettings | None, folder: Path) -> Iterator[Callable[[M
     scale = settings or ScaleSettings()
     if scale.device == "cpu":  # before verl is imported: it asks once which device there is
         os.environ |= {"VERL_PLATFORM": "cpu", "VERL_USE_EXTERNAL_MODULES": "rewardsmith.scale.cpu"}
+    from ray.exceptions import RayActorError  # noqa: PLC0415
+
     from rewardsmith.scale.cluster import Cluster  # noqa: PLC0415 it imports verl
     from rewardsmith.scale.verl_engine import open_engine, start_folder  # noqa: PLC0415
 
@@ -44,5 +46,10 @@ def launch(settings: ScaleSettings | None, folder: Path) -> Iterator[Callable[[M
 
     try:
         yield start
+    except RayActorError as error:
+        raise UserError(
+            f"a worker of the cluster died: {error}. Ray's logs have the cause; the same command resumes from the last"
+            " checkpoint"
+        ) from error
     finally:
         cluster.close()

@@ -49,7 +49,7 @@ class VerlEngine(ModelText):
         self.stop_ids = tuple(sorted({*stop_ids, self._end}))
         self._cluster, self._workers, self._config, self._path = cluster, workers, config, path
         self._version = 0  # counts the updates
-        self._size = len(workers.group.workers)
+        self._size = len(workers.group.workers) // cluster.scale.sequence_parallel  # ranks that have rows of their own
 
     @property
     def max_length(self) -> int:
