@@ -33,7 +33,7 @@ $(SERVERS)/.ready:
 # verl needs an older transformers than the rest, so it has an environment of its own.
 $(VERL)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VERL)
-	$(VERL)/bin/pip install --quiet --disable-pip-version-check "torch==2.13.0" -e ".[verl]" pytest
+	$(VERL)/bin/pip install --quiet --disable-pip-version-check "torch==2.13.0" -e ".[verl]" beartype hypothesis pytest
 	@touch $@
 
 quickstart: $(VENV)/.ready ## train a tiny language model by imitation and RL, two to three minutes on two CPU cores
