@@ -55,7 +55,7 @@ test-slow: $(VENV)/.ready ## run the tests of whole lifecycles, long kill-and-re
 test-servers: $(VENV)/.ready $(SERVERS)/.ready ## run the tests with a real model server, three to six minutes on two CPU cores
 	REWARDSMITH_SERVER_PYTHON=$(SERVERS)/bin/python $(RUN)pytest tests/servers
 
-quickstart-verl: $(VERL)/.ready ## the same on verl's workers over Ray: two processes on the CPU, about three minutes
+quickstart-verl: $(VERL)/.ready ## the same on verl's workers over Ray: two processes on the CPU, about five minutes
 	$(VERL)/bin/rewardsmith run recipes/scale/quickstart_verl.toml --on verl
 
 test-scale: $(VERL)/.ready ## run the tests with real Ray and verl, three minutes on two CPU cores

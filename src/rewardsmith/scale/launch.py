@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
@@ -33,6 +34,7 @@ def launch(settings: ScaleSettings | None, folder: Path) -> Iterator[Callable[[M
     scale = settings or ScaleSettings()
     if scale.device == "cpu":  # before verl is imported: it asks once which device there is
         os.environ |= {"VERL_PLATFORM": "cpu", "VERL_USE_EXTERNAL_MODULES": "rewardsmith.scale.cpu"}
+    warnings.filterwarnings("ignore", message=".* engine is not available")  # verl names all that it could use
     from ray.exceptions import RayActorError  # noqa: PLC0415
 
     from rewardsmith.scale.cluster import Cluster  # noqa: PLC0415 it imports verl
