@@ -118,6 +118,8 @@ def test_answers_are_those_of_the_embedded_engine_and_follow_the_weights(cluster
         return {index: [r.text for r in group.rollouts] async for index, group in groups}
 
     assert asyncio.run(write(there)) == asyncio.run(write(here))
+    other_here, other_there = pair(cluster, "second_writer", writes=True)  # takes over the servers
+    assert asyncio.run(write(other_there)) == asyncio.run(write(other_here))
     for engine in (here, there):
         engine.learn_with(OPTIMIZER)
         engine.update(rows, squares(lambda o: o.logprobs_bT, Meter()), lr=1e-2)

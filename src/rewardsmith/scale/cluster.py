@@ -5,12 +5,14 @@ from __future__ import annotations
 import io
 import os
 import sys
+import time
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import ray
 from omegaconf import OmegaConf
+from ray.util import list_named_actors
 from verl.checkpoint_engine import CheckpointEngineManager
 from verl.single_controller.ray import RayClassWithInitArgs, RayWorkerGroup
 from verl.single_controller.ray.base import RayResourcePool
@@ -21,17 +23,20 @@ from verl.workers.rollout.llm_server import LLMServerManager
 
 from rewardsmith.engines.model_settings import ModelSettings
 from rewardsmith.errors import UserError
+from rewardsmith.scale.cpu_rollout import ROLLOUT as CPU_ROLLOUT
 from rewardsmith.scale.scale_settings import ScaleSettings
 from rewardsmith.scale.verl_config import model_config
 from rewardsmith.scale.workers import SCALAR, PolicyWorker, RowWorker
 
-GROUPS_PER_GPU = 6  # worker groups that may share a GPU: policy, critic, reference, process reward model, ...
+GROUPS_PER_GPU = 8  # worker groups that may share a GPU: policy, critic, reference, process reward model, ...
+STOP_TIMEOUT = 60.0  # seconds in which Ray must have ended a rollout server
 
 
 def environment(scale: ScaleSettings) -> dict[str, str]:
     """Return the variables that every process of the run needs."""
-    path = os.pathsep.join(dict.fromkeys(entry or os.getcwd() for entry in sys.path))  # a user's own losses are there
-    shared = {"TOKENIZERS_PARALLELISM": "false", "RAY_DEDUP_LOGS": "1", "PYTHONPATH": path}
+    entries = dict.fromkeys(str(Path(entry).absolute()) for entry in sys.path)
+    own = [entry for entry in entries if not entry.startswith((sys.prefix, sys.base_prefix))]
+    shared = {"TOKENIZERS_PARALLELISM": "false", "PYTHONPATH": os.pathsep.join(own)}  # a user's own losses are there
     if scale.device == "cpu":
         shared |= {"VERL_PLATFORM": "cpu", "VERL_USE_EXTERNAL_MODULES": "rewardsmith.scale.cpu", "OMP_NUM_THREADS": "1"}
     return shared
@@ -43,31 +48,38 @@ class Cluster:
     def __init__(self, scale: ScaleSettings, folder: Path) -> None:
         self.scale = scale
         self.folder = folder  # for the models that start from others; every node can read it
-        variables = environment(scale)
-        os.environ.update(variables)
+        self.writer: ModelWorkers | None = None  # whose rollout servers run: verl names them alike for every model
+        self._groups = 0
         processes = scale.nodes * scale.gpus_per_node
         local: dict[str, Any] = {"include_dashboard": False}
         if scale.device == "cpu":
             local |= {"num_gpus": processes, "num_cpus": 4 + processes * GROUPS_PER_GPU}
         ray.init(
             **({"address": scale.address} if scale.address else local),
-            runtime_env={"env_vars": variables},
+            runtime_env={"env_vars": environment(scale)},
             logging_level="ERROR",
             log_to_driver=False,  # what the workers print stays in Ray's own logs; their errors come here
         )
-        found, wanted = int(ray.cluster_resources().get("GPU", 0)), scale.nodes * scale.gpus_per_node
-        if found < wanted:
-            ray.shutdown()
-            raise UserError(
-                f"scale asks for {scale.nodes} x {scale.gpus_per_node} GPUs, and Ray has {found}: lower scale.nodes or"
-                " scale.gpus_per_node, or set scale.address to a larger cluster"
-            )
+        for kind, wanted in (("GPU", processes), ("CPU", processes * GROUPS_PER_GPU)):
+            found = int(ray.cluster_resources().get(kind, 0))
+            if found < wanted:  # verl would wait for ever
+                ray.shutdown()
+                raise UserError(
+                    f"scale asks for {scale.nodes} x {scale.gpus_per_node} GPUs. That needs {wanted} {kind}s, and Ray"
+                    f" has {found}: lower scale.nodes or scale.gpus_per_node, or set scale.address to a larger cluster"
+                )
         self._pool = RayResourcePool(
             [scale.gpus_per_node] * scale.nodes, use_gpu=True, max_colocate_count=GROUPS_PER_GPU
         )
 
     def workers(self, settings: ModelSettings, name: str, folder: Path, *, writes: bool, frozen: bool) -> ModelWorkers:
         """Start the workers of a model; one that `writes` answers may start servers too."""
+        self._groups += 1
+        if self._groups > GROUPS_PER_GPU:
+            raise UserError(
+                f"models.{name}: on a cluster a run has at most {GROUPS_PER_GPU} models, copies and references:"
+                " split the recipe"
+            )
         verl = model_config(settings, name, folder, self.scale)
         OmegaConf.resolve(verl.config)
         options = {"device_name": self.scale.device, "name_prefix": name}
@@ -76,7 +88,7 @@ class Cluster:
             start = RayClassWithInitArgs(ray.remote(PolicyWorker), config=table, role="actor_rollout")
             group = RayWorkerGroup(self._pool, start, **options)
             group.init_model()
-            return ModelWorkers(group, verl.config)
+            return ModelWorkers(group, verl.config, self)
         engine: Any = omega_conf_to_dataclass(table.actor)
         engine.engine.forward_only = frozen
         engine.engine.use_dynamic_bsz = True
@@ -92,7 +104,7 @@ class Cluster:
         )
         group = RayWorkerGroup(self._pool, RayClassWithInitArgs(ray.remote(RowWorker), config=config), **options)
         group.reset()
-        return ModelWorkers(group, None)
+        return ModelWorkers(group, None, self)
 
     def close(self) -> None:
         """End the Ray that this run started, or leave the one that it joined."""
@@ -102,9 +114,9 @@ class Cluster:
 class ModelWorkers:
     """The worker group of one model, and its servers once they are needed."""
 
-    def __init__(self, group: RayWorkerGroup, config: Any) -> None:
+    def __init__(self, group: RayWorkerGroup, config: Any, cluster: Cluster) -> None:
         self.group = group
-        self._config = config
+        self._config, self._cluster = config, cluster
         self._sync: CheckpointEngineManager | None = None
         self._awake = False
         self._version = -1  # of the weights that the servers have
@@ -112,6 +124,9 @@ class ModelWorkers:
     def client(self, version: int) -> Any:
         """Return a client of the servers, which have the weights of this version now."""
         if self._sync is None:
+            if self._cluster.writer is not None:
+                self._cluster.writer.stop_servers()
+            self._cluster.writer = self
             with redirect_stdout(io.StringIO()):  # verl prints the addresses
                 self._servers = LLMServerManager.create(config=self._config, worker_group=self.group)
             engine = omega_conf_to_dataclass(self._config.actor_rollout_ref.rollout.checkpoint_engine)
@@ -122,6 +137,19 @@ class ModelWorkers:
             self._sync.update_weights(version)
             self._awake, self._version = True, version
         return self._servers.get_client()
+
+    def stop_servers(self) -> None:
+        """End the rollout servers, so that another model can have some."""
+        handles = [server for replica in self._servers.get_replicas() for server in replica.servers]
+        names = {name for name in list_named_actors() if "server" in name or name.startswith(CPU_ROLLOUT)}
+        for handle in handles:
+            ray.kill(handle)
+        deadline = time.monotonic() + STOP_TIMEOUT
+        while names.intersection(list_named_actors()):
+            if time.monotonic() > deadline:
+                raise UserError(f"Ray did not end the rollout servers within {STOP_TIMEOUT:g} s: start the run again")
+            time.sleep(0.1)
+        self._sync, self._awake, self._version = None, False, -1
 
     def learn(self) -> RayWorkerGroup:
         """Return the workers, with the GPU memory of the servers given back to them."""

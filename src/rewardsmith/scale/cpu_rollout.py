@@ -55,15 +55,20 @@ class CpuServer:
             sampling = self._waiting[0][1]
             batch = [one for one in self._waiting if one[1] == sampling]
             self._waiting = [one for one in self._waiting if one[1] != sampling]
-            async for index, (completion,) in self._engine.complete([request for request, _, _ in batch], sampling):
-                batch[index][2].set_result(
-                    TokenOutput(
-                        token_ids=completion.tokens.tolist(),
-                        log_probs=completion.logprobs.tolist(),
-                        stop_reason="completed" if completion.stopped else "length",
-                        extra_fields={"global_steps": self._version},
+            try:
+                async for index, (completion,) in self._engine.complete([request for request, _, _ in batch], sampling):
+                    batch[index][2].set_result(
+                        TokenOutput(
+                            token_ids=completion.tokens.tolist(),
+                            log_probs=completion.logprobs.tolist(),
+                            stop_reason="completed" if completion.stopped else "length",
+                            extra_fields={"global_steps": self._version},
+                        )
                     )
-                )
+            except Exception as error:  # noqa: BLE001 whoever waits must not wait for ever
+                for _, _, future in batch:
+                    if not future.done():
+                        future.set_exception(error)
         self._task = None
 
     async def load(self, weights: dict[str, Tensor], version: int) -> None:

@@ -24,7 +24,7 @@ class ScaleSettings(Settings):
     nodes: int = Field(default=1, ge=1, description="machines")
     gpus_per_node: int = Field(default=1, ge=1, description="GPUs of each; on a CPU: worker processes")
     device: Literal["cuda", "cpu"] = Field(default="cuda", description="cpu tries a recipe without a GPU")
-    strategy: Literal["fsdp2", "fsdp", "megatron"] = Field(default="fsdp2", description="how a model is sharded")
+    strategy: Literal["fsdp2", "fsdp"] = Field(default="fsdp2", description="how a model is sharded")
     sequence_parallel: int = Field(default=1, ge=1, description="GPUs that share one sequence (Ulysses)")
     offload: bool = Field(default=False, description="weights and optimizer in host memory while answers are written")
     rollout: RolloutSettings = RolloutSettings()

@@ -21,6 +21,7 @@ from rewardsmith.engines.embedded.model_files import ModelFolder, quiet
 from rewardsmith.engines.embedded.model_text import ModelText
 from rewardsmith.engines.model_settings import ModelSettings
 from rewardsmith.engines.protocol import Loss, Meter, OptimizerStep, Row, Sampling, Tick, no_tick
+from rewardsmith.errors import UserError
 from rewardsmith.learning import OptimizerSettings
 from rewardsmith.scale.cluster import Cluster, ModelWorkers
 from rewardsmith.scale.workers import pack_rows
@@ -112,6 +113,10 @@ class VerlEngine(ModelText):
         if self._cluster.scale.device == "cpu":  # our own server, which draws as the embedded engine does
             parameters = {"sampling": sampling.model_dump_json(), "draw": draw}
         output = await client.generate(f"{self.name}-{seed}", prompt_ids=prompt.tolist(), sampling_params=parameters)
+        if not output.token_ids or output.log_probs is None:  # what was aborted is no answer
+            raise UserError(
+                f"models.{self.name}: a rollout server gave no answer ({output.stop_reason}): see Ray's logs"
+            )
         tokens = np.asarray(output.token_ids, np.int32)
         text = str(self.tokenizer.decode(tokens.tolist(), skip_special_tokens=True))
         cut = min([text.find(stop) for stop in sampling.stop if stop in text], default=len(text))
