@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,8 @@ def model_config(settings: ModelSettings, name: str, folder: Path, scale: ScaleS
     cpu = scale.device == "cpu"
     dtype = {"auto": "fp32" if cpu else "bf16", "float32": "fp32", "bfloat16": "bf16"}[settings.dtype]
     verl.put(f"{MODEL}.path", str(folder), f"{model}.init")
-    verl.put(f"{MODEL}.override_config", {"attn_implementation": "sdpa"})
+    flash = not cpu and find_spec("flash_attn") is not None
+    verl.put(f"{MODEL}.override_config", {"attn_implementation": "flash_attention_2" if flash else "sdpa"})
     verl.put(f"{MODEL}.use_remove_padding", not cpu)
     verl.put(f"{MODEL}.enable_gradient_checkpointing", settings.recompute, f"{model}.recompute")
     if settings.lora is not None:
