@@ -52,6 +52,7 @@ def model_config(settings: ModelSettings, name: str, folder: Path, scale: ScaleS
         verl.put(f"{MODEL}.lora_rank", settings.lora.rank, f"{model}.lora.rank")
         verl.put(f"{MODEL}.lora_alpha", settings.lora.alpha, f"{model}.lora.alpha")
         verl.put(f"{MODEL}.target_modules", settings.lora.targets, f"{model}.lora.targets")
+        verl.put(f"{MODEL}.lora.merge", True)  # the servers get merged weights
         if settings.lora.init is not None:
             verl.put(f"{MODEL}.lora_adapter_path", settings.lora.init, f"{model}.lora.init")
     # ---- learning
