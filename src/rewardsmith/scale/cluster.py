@@ -24,9 +24,10 @@ from verl.workers.rollout.llm_server import LLMServerManager
 from rewardsmith.engines.model_settings import ModelSettings
 from rewardsmith.errors import UserError
 from rewardsmith.scale.cpu_rollout import ROLLOUT as CPU_ROLLOUT
+from rewardsmith.scale.packed_engine import SCALAR
 from rewardsmith.scale.scale_settings import ScaleSettings
 from rewardsmith.scale.verl_config import model_config
-from rewardsmith.scale.workers import SCALAR, PolicyWorker, RowWorker
+from rewardsmith.scale.workers import PolicyWorker, RowWorker
 
 GROUPS_PER_GPU = 8  # worker groups that may share a GPU: policy, critic, reference, process reward model, ...
 STOP_TIMEOUT = 60.0  # seconds in which Ray must have ended a rollout server

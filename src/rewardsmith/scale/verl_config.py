@@ -10,6 +10,7 @@ from typing import Any
 from hydra import compose, initialize_config_module
 from omegaconf import DictConfig, OmegaConf
 
+from rewardsmith.engines.embedded.attention import ATTENTION
 from rewardsmith.engines.model_settings import ModelSettings
 from rewardsmith.errors import UserError
 from rewardsmith.scale.cpu_rollout import ROLLOUT as CPU_ROLLOUT
@@ -45,8 +46,13 @@ def model_config(settings: ModelSettings, name: str, folder: Path, scale: ScaleS
     dtype = {"auto": "fp32" if cpu else "bf16", "float32": "fp32", "bfloat16": "bf16"}[settings.dtype]
     verl.put(f"{MODEL}.path", str(folder), f"{model}.init")
     flash = not cpu and find_spec("flash_attn") is not None
-    verl.put(f"{MODEL}.override_config", {"attn_implementation": "flash_attention_2" if flash else "sdpa"})
-    verl.put(f"{MODEL}.use_remove_padding", not cpu)
+    if scale.sequence_parallel > 1 and not flash:
+        raise UserError(
+            f"scale.sequence_parallel = {scale.sequence_parallel} needs the package flash-attn, which is not installed:"
+            " install it, or set scale.sequence_parallel = 1"
+        )
+    verl.put(f"{MODEL}.override_config", {"attn_implementation": "flash_attention_2" if flash else ATTENTION})
+    verl.put(f"{MODEL}.use_remove_padding", True)
     verl.put(f"{MODEL}.enable_gradient_checkpointing", settings.recompute, f"{model}.recompute")
     if settings.lora is not None:
         verl.put(f"{MODEL}.lora_rank", settings.lora.rank, f"{model}.lora.rank")
