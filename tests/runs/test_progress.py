@@ -132,7 +132,7 @@ def test_the_table_shows_shares_as_percentages() -> None:
         ("mean@1", -0.0316, 0.062, ["-0.0316", "0.062"]),  # a reward that is no verdict, as of a classifier
         ("pass@1", 0.25, 1.0, ["25.0%", "100.0%"]),
         ("gain@2", -0.1, 0.35, ["-0.1", "0.35"]),
-        ("accuracy/gsm8k", 0.5, 0.3513, ["50.0%", "35.1%"]),
+        ("sources/gsm8k/accuracy", 0.5, 0.3513, ["50.0%", "35.1%"]),
         ("process/accuracy_fresh", 0.5, 0.68, ["50.0%", "68.0%"]),
         ("process/steps/found", 0.25, 0.5, ["25.0%", "50.0%"]),
         ("process/best_of_n", 0.25, 0.5, ["0.25", "0.5"]),  # an outcome may be any number

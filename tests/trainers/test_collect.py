@@ -365,7 +365,7 @@ def test_a_step_reports_how_far_writing_scoring_and_learning_are(tmp_path: Path)
     world = World(tmp_path)
     engine = world.engine("policy")
     engine._token_budget = 30  # several micro-batches
-    stage = policy_stage(validation=validation, epochs=2, mini_batches=2, entropy=0.01)
+    stage = policy_stage(validation=validation, ppo_epochs=2, mini_batches=2, entropy=0.01)
     (metrics,) = steps(PolicyTrainer(stage, world), 1)
     assert phases(world)[:2] == ["validation: writing rollouts", "validation: scoring groups"]
     assert {"writing rollouts", "scoring groups", "learning rollouts"} <= set(phases(world))

@@ -179,13 +179,13 @@ class ByHand:
 
 CASES = {
     "grpo": ByHand(
-        {"advantage": "grpo", "epochs": 2, "loss": {"type": "clip", "high": 0.28}, "temperature": 0.7}, grpo, clip
+        {"advantage": "grpo", "ppo_epochs": 2, "loss": {"type": "clip", "high": 0.28}, "temperature": 0.7}, grpo, clip
     ),
     "failures": ByHand(
         {
             "reward": "tests.trainers.world:Patchy",
             "rollouts_per_prompt": 6,
-            "epochs": 2,
+            "ppo_epochs": 2,
             "loss": {"type": "clip", "high": 0.28},
         },
         grpo,
@@ -195,7 +195,7 @@ CASES = {
         {
             "advantage": "reinforce",  # no baseline, which would hide what all answers have in common
             "overlong": {"buffer": 4, "factor": 0.5},
-            "epochs": 2,
+            "ppo_epochs": 2,
             "loss": {"type": "clip", "high": 0.28},
         },
         shaped,
@@ -211,7 +211,7 @@ CASES = {
                 },
             },
             "advantage": {"type": "grpo", "combine": "after"},
-            "epochs": 2,
+            "ppo_epochs": 2,
             "loss": {"type": "clip", "high": 0.28},
         },
         two_parts,
@@ -245,7 +245,7 @@ CASES = {
         {
             "advantage": {"type": "gae", "discount": 0.9, "lam": 0.8, "whiten": True},
             "critic": {"model": "critic"},
-            "epochs": 2,
+            "ppo_epochs": 2,
             "loss": {"type": "clip", "high": 0.28},
         },
         gae,
@@ -264,7 +264,7 @@ def step_by_hand(stage: PolicyStage, case: ByHand, groups: list[ScoredGroup]) ->
     decays = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
     adam = torch.optim.AdamW(decays, lr=1e-3, betas=(0.9, 0.98))
     norms = []
-    for _ in range(stage.epochs):
+    for _ in range(stage.ppo_epochs):
         adam.zero_grad()
         case.loss(model, answers, stage.sampling.temperature).backward()
         norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)))
@@ -317,7 +317,7 @@ def test_truncated_answers_vote_but_are_not_learned_from(tmp_path: Path) -> None
 
 def test_the_targets_of_a_critic_are_advantages_that_are_not_whitened_plus_its_values(tmp_path: Path) -> None:
     world = World(tmp_path)
-    (metrics,) = steps(PolicyTrainer(policy_stage(**CASES["ppo"].stage | {"epochs": 1}), world), 1)
+    (metrics,) = steps(PolicyTrainer(policy_stage(**CASES["ppo"].stage | {"ppo_epochs": 1}), world), 1)
     answers = answers_of([record.scored for record in world.records])
     gae(answers, whiten=False)
     # so the error before the first update is the advantage itself

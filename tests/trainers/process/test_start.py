@@ -186,7 +186,7 @@ def test_an_answer_may_have_more_steps_than_tokens() -> None:
     scored = group(0, [1.0, 0.0])
     odd = replace(scored.group.rollouts[0], text="a;b;c;d;e", tokens=[20, 21], logprobs=[-1.0, -1.0], ends=[4, 9])
     scored = replace(scored, group=replace(scored.group, rollouts=[odd, scored.group.rollouts[1]]))
-    part = ProcessPart(Implicit(model="prm", granularity="step", separator=";"), new_engine(), None, steps=1)
+    part = ProcessPart(Implicit(model="prm", granularity="step", separator=";"), new_engine(), None)
     mask_BT = batch_of([scored]).mask_BT.numpy()
     values_BT, support_BT = part.settings.place(mask_BT * 1.0, mask_BT, part._steps_of([scored], mask_BT))
     assert (values_BT[0, :2].tolist(), support_BT[0, :2].tolist()) == ([1.0, 1.0], [True, True])
