@@ -101,6 +101,7 @@ def test_mean_and_spread_agree_with_numpy(groups: list[list[float | str]]) -> No
         size = float(np.abs(values).max())
         assert found[""].mean == pytest.approx(values.mean(), rel=1e-12, abs=1e-13 * size)
         assert found[""].spread == pytest.approx(values.std(), rel=1e-9, abs=1e-13 * size)
+        assert (found[""].low, found[""].high) == (values.min(), values.max())
 
 
 def test_a_small_spread_far_from_zero_survives() -> None:
