@@ -166,6 +166,16 @@ def test_the_results_of_a_process_reward_model_are_few_and_chance_stands_next_to
     ]
 
 
+def test_of_what_is_measured_by_source_the_main_measure_is_a_result() -> None:
+    made = Summary("")
+    made.begin("policy", "policy", 1)
+    figures = {"mean@4": 0.5, "pass@1": 0.5, "prompts": 64.0, "length": 9.0}
+    metrics = {f"validation/{place}{name}": v for place in ("", "sources/gsm8k/") for name, v in figures.items()}
+    made.add("policy", Update(1, metrics), 1.0)
+    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in table_of(made) if line.startswith("│")]
+    assert [row[1:3] for row in cells if "sources" in row[1]] == [["sources/gsm8k/mean@4", "50.0%"]]
+
+
 def table_of(made: Summary) -> list[str]:
     out = console(width=100)
     out.print(made.table())

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -133,6 +134,29 @@ def test_epochs_that_fill_no_step_or_have_no_end_are_refused(monkeypatch: pytest
     for change in ({"epochs": 2}, {"steps": None}):
         with pytest.raises(RecipeError, match=r"exactly one of steps and epochs: .* ppo_epochs"):
             policy_stage(**change)
+
+
+def test_a_restored_collector_goes_on_within_its_epochs() -> None:
+    def shuffled(seed: int) -> Iterator[Prompt]:
+        return iter(random.Random(seed).sample([prompt(i) for i in range(7)], 7))
+
+    def made() -> Collector:
+        world = World(Path(), sources={"train": SimpleNamespace(prompts=shuffled)})
+        stage = policy_stage(steps=None, epochs=4, prompts_per_step=2, rollouts_per_prompt=2)
+        return Collector(stage, ENGINE, ByPrompt("g"), world)
+
+    whole, first, second = made(), made(), made()
+    expected = [wait(whole.collect(step + 1)) for step in range(whole.steps)]
+    passes = [sorted(ids([g for found in expected for g in found.sampled])[i : i + 7]) for i in range(0, 28, 7)]
+    assert (whole.steps, passes) == (14, [list(range(7))] * 4)
+    orders = {tuple(ids([g for found in expected for g in found.sampled])[i : i + 7]) for i in range(0, 28, 7)}
+    assert len(orders) > 1  # each pass has an order of its own
+    for step in range(5):
+        wait(first.collect(step + 1))
+    second.restore(json.loads(json.dumps(first.state())))
+    for step in range(5, 14):
+        found = wait(second.collect(step + 1))
+        assert (found.kept, found.epoch) == (expected[step].kept, expected[step].epoch)
 
 
 def test_schedules_run_over_the_steps_of_the_epochs(tmp_path: Path) -> None:
