@@ -117,6 +117,8 @@ class RolloutStage(TrainingStage):
 class Validation(Settings):
     """When a model is measured while it learns: before the first step, every few steps, and after the last."""
 
+    rare: ClassVar[frozenset[str]] = frozenset({"at_start"})
+
     data: DataName = Field(description="where the items come from; the same ones in every run and stage")
     every: int = Field(default=10, ge=1, description="steps between two validations")
     at_start: bool = Field(default=True, description="validate before the first step too")
@@ -129,9 +131,12 @@ class Validation(Settings):
 class ValidationSettings(Validation):
     """How a policy is measured while it learns."""
 
-    rare: ClassVar[frozenset[str]] = frozenset(
-        {"at_start", "sampling", "reward", "reasoning_check", "reasoning_threshold"}
-    )
+    rare: ClassVar[frozenset[str]] = Validation.rare | {
+        "sampling",
+        "reward",
+        "reasoning_check",
+        "reasoning_threshold",
+    }
 
     data: DataName = Field(description="where the prompts come from; the same ones in every run and stage")
     prompts: Count = Field(default=128, description="how many prompts; all takes every one of the data")
