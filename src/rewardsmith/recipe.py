@@ -130,7 +130,7 @@ def override(table: dict[str, Any], change: str) -> None:
 
     The value is TOML (`0.1`, `true`, `[1, 2]`, `"text"`); anything else is taken as text. An entry of a list is named
     by its number from 0, by its `name` or by its `type`: `stages.1.steps=5`, `stages.policy.steps=5`. Missing
-    tables are made.
+    tables are made. A stage has either steps or epochs: the one that is set takes the place of the other.
     """
     key, equals, text = change.partition("=")
     if names_secret(key.rpartition(".")[2]) or without_secrets(change) != change:
@@ -149,8 +149,14 @@ def override(table: dict[str, Any], change: str) -> None:
             raise UserError(f"{'.'.join(parents)} is {shown(place)}, not a table")
         key_or_index: Any = _index(place, last) if isinstance(place, list) else last
         place[key_or_index] = _value(text)
+        if parents[:1] == ["stages"] and len(parents) == 2 and last in _EITHER and isinstance(place, dict):
+            place.pop(_EITHER[last], None)
     except UserError as error:
         raise UserError(f"cannot apply the override {change!r}: {error}") from None
+
+
+_EITHER = {"steps": "epochs", "epochs": "steps"}
+"""Settings of a stage of which it has one."""
 
 
 def _key_path(key: str) -> list[str]:

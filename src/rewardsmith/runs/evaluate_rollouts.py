@@ -69,7 +69,10 @@ class EvaluateRollouts(RolloutJob):
             logs.append(FailureLog(REASONING))
             _add_failures(logs[1], groups, checked)
             sound = [[at_least(score, self.reasoning_threshold) for score in some] for some in checked]
-        judged = [JudgedGroup(tuple(right[i]), tuple(sound[i]), _place(one)) for i, one in enumerate(groups)]
+        judged = [
+            JudgedGroup(tuple(right[i]), tuple(sound[i]), _place(one), one.group.prompt.source)
+            for i, one in enumerate(groups)
+        ]
         return evaluate_policy(judged, seed=context.seed, failures=logs)
 
     async def _scores(

@@ -26,6 +26,7 @@ from rewardsmith.trainers.trainer import Update
 LOG = "run.log"
 
 _SHOWN = {
+    "epoch": "epoch {:.2f}",
     "loss": "loss {:.3f}",
     "reward/mean": "reward {:.3f}",
     "reward/accuracy": "right {:.0%}",

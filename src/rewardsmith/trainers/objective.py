@@ -189,10 +189,10 @@ class PolicyObjective:
 
     def _kl(self, outputs: Outputs, reference_bT: Tensor, mask_bT: Tensor, weights_bT: Tensor) -> Tensor:
         kl = self.stage.kl
-        estimator = "k2" if kl.estimator == "auto" else kl.estimator
+        coefficient, estimator = kl.in_loss
         values = kl_loss(outputs.logprobs_bT, reference_bT, mask_bT, estimator=estimator, unbiased=kl.unbiased)
         self.meter.add("kl_from_reference", outputs.logprobs_bT - reference_bT, mask_bT)
-        return kl.coefficient * reduce(values, weights_bT)
+        return coefficient * reduce(values, weights_bT)
 
 
 @dataclass(frozen=True)
