@@ -1,6 +1,10 @@
 """`rewardsmith generate`: what is written, resumed, refused; embedded and served; as a command and as a stage."""
 
 import json
+import signal
+import subprocess
+import sys
+import time
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -13,6 +17,20 @@ from tests.command_line import Outcome, call
 from tests.data.prepare.jobs import write_rows
 from tests.data.prepare.serving import Serving, problems
 
+RECIPE = """
+[models.policy]
+init = "tiny-llama"
+[data.sums]
+type = "arithmetic"
+[[stages]]
+type = "generate"
+name = "solved"
+model = "policy"
+data = "sums"
+prompts = 3
+rollouts_per_prompt = 2
+sampling = { max_tokens = 4 }
+"""
 SAMPLED = ("--rollouts-per-prompt", "3", "--max-tokens", "6", "--seed", "5")
 
 
@@ -161,6 +179,36 @@ def test_only_json_lines_are_written() -> None:
     assert Path("mine.jsonl").read_text() == "{}\n"
 
 
+@pytest.mark.slow
+def test_a_killed_command_continues_and_writes_the_same_answers() -> None:
+    sampled = ["--rollouts-per-prompt", "8", "--max-tokens", "24", "--prompts", "128"]
+    Path("recipe.toml").write_text(RECIPE)
+    command = [
+        sys.executable,
+        "-m",
+        "rewardsmith",
+        "generate",
+        "recipe.toml:sums",
+        "killed.jsonl",
+        "--model",
+        "tiny-llama",
+    ]
+    process = subprocess.Popen([*command, *sampled], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    until = time.monotonic() + 90
+    while time.monotonic() < until and process.poll() is None:
+        if Path("killed.jsonl").exists() and Path("killed.jsonl").stat().st_size > 0:
+            process.kill()
+        time.sleep(0.01)
+    assert process.wait(timeout=30) == -signal.SIGKILL
+    kept = sum(line.endswith(b"\n") for line in Path("killed.jsonl").read_bytes().splitlines(keepends=True))
+    assert 0 < kept < 128
+    again = generate(*sampled, data="recipe.toml:sums", out="killed.jsonl")
+    assert f"{kept} of the prompts had answers before" in again.out
+    assert generate(*sampled, data="recipe.toml:sums", out="whole.jsonl").status == 0
+    same = [a == b for a, b in zip(texts("killed.jsonl"), texts("whole.jsonl"), strict=True)]
+    assert sum(same) >= 126  # apart from rounding, where two tokens are all but equally likely
+
+
 # ---- a server -------------------------------------------------------------------------------------------------------
 
 
@@ -205,21 +253,6 @@ def test_sampling_that_servers_have_not_is_refused() -> None:
 
 
 # ---- in a run -------------------------------------------------------------------------------------------------------
-
-RECIPE = """
-[models.policy]
-init = "tiny-llama"
-[data.sums]
-type = "arithmetic"
-[[stages]]
-type = "generate"
-name = "solved"
-model = "policy"
-data = "sums"
-prompts = 3
-rollouts_per_prompt = 2
-sampling = { max_tokens = 4 }
-"""
 
 
 def test_a_stage_writes_into_the_run_folder() -> None:
