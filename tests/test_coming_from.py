@@ -200,7 +200,7 @@ def test_what_is_pending_is_on_the_page() -> None:
 def test_a_name_that_does_not_exist_is_noticed() -> None:
     for code in (
         "policy.rollout_per_prompt", "models.judge.urlz", "policy.reward.parts.judge.wait", "nothing",
-        "policy.loss.type", "policy.loss.type = \"gpso\"", "policy.overlong_prompts = \"cut\"", 
+        "policy.loss.type", "policy.loss.type = \"gpso\"", "policy.overlong_prompts = \"cut\"",
         "policy.reward.parts.judge.type = \"x\"",
     ):  # fmt: skip
         assert is_setting(code) == (code == "policy.loss.type"), code
