@@ -42,6 +42,9 @@ PENDING = {
     "rewardsmith plan",
     "scale.rollout.gpus",
     "sft.optimizer.warmup = 0.1",
+    "verl_function.name",
+    "verl_function.path",
+    "verl_function.reward_kwargs",
 }  # fmt: skip
 PENDING_RECIPES = {"rrm", "train_rrm", "several_rms", "grrm_sft", "grrm_rl", "mt_with_grrm", "prime"}  # recipes/scale
 
