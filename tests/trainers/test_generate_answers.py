@@ -263,3 +263,15 @@ def test_a_stage_writes_into_the_run_folder() -> None:
     table: dict[str, Any] = json.loads(Path("run/evaluations/solved.json").read_text())
     assert table["metrics"]["rollouts"] == 6
     assert tomllib.loads(Path("run/recipe.toml").read_text())["stages"][0]["type"] == "generate"
+
+
+def test_a_stage_with_a_server_and_one_whose_sampling_it_has_not() -> None:
+    served = '[models.policy]\ntype = "server"\nurls = ["{}"]'
+    with Serving(lambda body: "fine") as serving:
+        Path("recipe.toml").write_text(
+            RECIPE.replace('[models.policy]\ninit = "tiny-llama"', served.format(serving.server.url))
+        )
+        assert call("run", "recipe.toml", "--folder", "run").status == 0
+        refused = call("run", "recipe.toml", "stages.solved.sampling.top_k=3", "--folder", "other")
+    assert texts("run/generated/solved.jsonl") == [["fine"] * 2] * 3
+    assert (refused.status, "stages.0.sampling.top_k is 3" in refused.err) == (2, True)
