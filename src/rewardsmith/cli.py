@@ -19,7 +19,7 @@ from rewardsmith.errors import UserError
 from rewardsmith.recipe import explain as explain_recipe
 from rewardsmith.recipe import load_recipe, load_table, parse_recipe
 from rewardsmith.runs.cache_command import cache
-from rewardsmith.runs.commands import input_kind, option_classes, run_command
+from rewardsmith.runs.commands import flags_of, input_kind, option_classes, run_command
 from rewardsmith.runs.lookup import explain_reward, is_reward
 from rewardsmith.runs.preflight import RewardTrees, check_for_cluster, warnings
 
@@ -30,6 +30,7 @@ JOBS: dict[str, str] = {
     "prepare rubric": "rewardsmith.data.prepare.write_rubrics:RubricJob",
     "prepare graded": "rewardsmith.data.prepare.grade_solutions:GradedJob",
     "score": "rewardsmith.runs.score:ScoreRollouts",
+    "generate": "rewardsmith.trainers.generate_answers:GenerateAnswers",
     "evaluate": "rewardsmith.trainers.evaluate.evaluate_reward:EvaluateReward",
     "evaluate-policy": "rewardsmith.runs.evaluate_rollouts:EvaluateRollouts",
 }
@@ -123,7 +124,8 @@ _INPUT_HELP = {
     "reward": "RECIPE[:PATH] or RUN[:PATH]: which reward of a recipe, or of a run with its trained models, such as"
     " recipe.toml:policy; or a TOML file that is a reward table",
     "data": "JSONL or Parquet files: a file, a folder, a pattern; or RECIPE.toml:NAME of its data",
-    "model": "one of the models of --models",
+    "model": "One of the models of --models; or RECIPE.toml:NAME, RUN[:NAME] for what a run has trained, a Hugging Face"
+    " folder or id, or the URL of a server",
 }
 
 
@@ -136,7 +138,7 @@ def _register(words: str, job: Any) -> None:
     kinds = inspect.Parameter
     found: dict[str, inspect.Parameter] = {}
     for settings in (job, *option_classes(job)):
-        for setting, info in settings.model_fields.items():
+        for setting, info in flags_of(settings):
             if setting == "name":  # of a stage
                 continue
             given_as = input_kind(info)

@@ -187,6 +187,7 @@ _CHOICES: dict[str, dict[str, str]] = {
         '"process_model"': "prm",
         "There is no DPO: a reward model and a policy stage learn from pairs": "dpo",
         '"evaluate"': "eval",
+        '"generate"': "generation inference predict",
     },
     "model": {
         'type = "managed" with a command, or "server" for one that is running': "vllm sglang",

@@ -97,8 +97,13 @@ def parse_recipe(table: dict[str, Any], *, source: str = "recipe") -> Recipe:
 def parse_models(table: dict[str, Any], reward: Settings | Chosen, *, source: str) -> Around:
     """Return the validated `[models]` and `cache` of a reward; every model that it names must be there."""
     around: Around = _parsed(Around, table, source)
-    _refuse(source, [*_dangling(reward, vars(around)), *_model_problems(reward, around.models)])
+    require_models(reward, around.models, source=source)
     return around
+
+
+def require_models(whole: Settings | Chosen, models: Mapping[str, Chosen], *, source: str) -> None:
+    """Raise a `RecipeError` unless every model that a table names is there, and can do what it is named for."""
+    _refuse(source, [*_dangling(whole, {"models": models}), *_model_problems(whole, models)])
 
 
 def _parsed(kind: type[Settings], table: dict[str, Any], source: str) -> Any:
@@ -229,6 +234,7 @@ def places(value: Any, path: str = "") -> Iterator[tuple[str, Settings | Chosen]
 _OFFERS = {
     "learn": 'a model in this process with head = "language"',
     "value": 'a model in this process with head = "scalar"',
+    "write": 'a model that writes: one with head = "language", or a server that serves = "chat"',
     "chat": 'a model that writes: one with head = "language", or a server that serves = "chat"',
     "rate": 'a model that gives a number: one with head = "scalar", or a server that serves = "classify" or "score"',
     "rate_turns": "a model that reads a whole conversation, because the critique follows the answer: one with"

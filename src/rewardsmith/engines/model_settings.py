@@ -77,7 +77,8 @@ class ModelSettings(Settings):
     @property
     def offers(self) -> frozenset[str]:
         """What it can do; see `Refers`."""
-        return frozenset({"learn", "chat", "read"} if self.head == "language" else {"value", "rate", "rate_turns"})
+        writes = {"learn", "write", "chat", "read"}
+        return frozenset(writes if self.head == "language" else {"value", "rate", "rate_turns"})
 
     @model_validator(mode="after")
     def _begins_somewhere(self) -> ModelSettings:
@@ -189,7 +190,7 @@ def _refused(problems: Mapping[str, str]) -> PydanticCustomError:
 
 
 _OFFERS = {
-    "chat": frozenset({"chat"}),
+    "chat": frozenset({"chat", "write"}),
     "classify": frozenset({"rate", "rate_turns"}),
     "score": frozenset({"rate"}),  # of the last message: a conversation must end with the response
     "embed": frozenset({"embed"}),

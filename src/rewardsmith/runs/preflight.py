@@ -19,6 +19,7 @@ from rewardsmith.rewards.component import Component
 from rewardsmith.rewards.tree import check, check_source, connect, has_part, routes, unfit, walk
 from rewardsmith.runs.model_registry import ModelRegistry
 from rewardsmith.trainers.evaluate.evaluate_policy import require_free
+from rewardsmith.trainers.generate_answers import GenerateStage
 from rewardsmith.trainers.process.implicit_parts import (
     claim_implicit_parts,
     process_parts,
@@ -158,6 +159,12 @@ async def check_recipe(
         if table.get("data") is not None:
             _check_data(table, recipe, source(table.get("data")), log)
     check_models(recipe, log)
+    for i, stage in enumerate(recipe.stages):
+        if isinstance(stage.settings, GenerateStage):
+            try:
+                stage.settings.require_fit(recipe.models[stage.settings.model])
+            except UserError as error:
+                raise UserError(f"stages.{i}.{error}") from None
     for table in stage_tables(recipe):
         for setting, chosen in table.rewards.items():
             place = f"{table.path}.{setting}"

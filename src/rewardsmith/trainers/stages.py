@@ -17,6 +17,7 @@ from rewardsmith.rewards.failures import policies
 from rewardsmith.text.judge_prompts import Keep
 from rewardsmith.trainers.evaluate.evaluate_policy import EvaluateStage
 from rewardsmith.trainers.evaluate.evaluate_reward import EvaluateReward
+from rewardsmith.trainers.generate_answers import GenerateStage
 from rewardsmith.trainers.process.implicit_parts import learning_models, policy_problems
 from rewardsmith.trainers.settings import (
     CriticName,
@@ -372,4 +373,5 @@ STAGES: dict[str, type[Settings]] = {
     "policy": PolicyStage,
     "evaluate": EvaluateStage,
     "evaluate_reward": EvaluateReward,
+    "generate": GenerateStage,
 }

@@ -57,6 +57,9 @@ _ROUNDING = 1e-9  # a share such as 0.6 lies on the edge of a band: a sum of vot
 class GradedJob(ModelCallJob, SplitJob):
     """A teacher grades solutions by their rubrics: what a judge learns from.
 
+    INPUT has a problem, its rubric and solutions in each row; or it is a run folder, or a file of `generate` or
+    `score`, whose rollouts are the solutions. Their rubrics are those of the data that they were sampled from.
+
     The form sft is the grading prompt with the teacher's analysis, for the cold start; rl the prompt with the share of
     the points as ground truth; eval the graded solution, for measuring a judge. The prompt is that of the `rubric`
     reward. With several forms each has a file of its own: graded.sft.jsonl, graded.rl.jsonl.
@@ -67,6 +70,10 @@ class GradedJob(ModelCallJob, SplitJob):
 
     `rewardsmith prepare graded solved.jsonl graded.jsonl --models models.toml --teacher strong --forms sft --forms rl
     --balance --held-out 0.1 --held-out-file held-out.jsonl`
+
+    The solutions that a run sampled in its last steps, each different one once:
+
+    `rewardsmith prepare graded runs/rrm graded.jsonl --teacher http://localhost:8000/v1 --kind train --step 200-220`
 
     To measure a judge, with the final answers checked by a rule:
 
