@@ -19,6 +19,7 @@ from rewardsmith.engines.client.dispatcher import Dispatcher, ServerReply
 from rewardsmith.engines.client.http_client import Endpoint
 from rewardsmith.engines.client.probes import probe_replies, without_sampling
 from rewardsmith.engines.client.replies import RequestError, parse_models
+from rewardsmith.engines.client.sglang_server import SLEEP_FLAGS, ConversationTokens, check_sleep, wait_until_idle
 from rewardsmith.engines.model_settings import ClientSettings
 from rewardsmith.errors import UserError, listing, nearest
 from rewardsmith.llm import ChatReply, ChatRequest, Conversation, ModelCallError, ProbeReply, Usage
@@ -32,12 +33,20 @@ SLEEP_TIMEOUT = 300.0  # seconds for /sleep and /wake_up, which move weights
 ATTEMPTS, PAUSE = 3, 0.5  # of these requests, which need no slot
 ABSENT = (404, 405, 501)  # status of what a server does not have
 
-_SLEEP_MODE = "start vLLM with --enable-sleep-mode and the environment variable VLLM_SERVER_DEV_MODE=1"
+_SLEEP_MODE = {
+    "vllm": "start vLLM with --enable-sleep-mode and the environment variable VLLM_SERVER_DEV_MODE=1",
+    "sglang": f"start SGLang with {SLEEP_FLAGS}",
+}
+_SLEEP_PATHS = {  # to fall asleep, and to wake
+    "vllm": ("sleep", "wake_up"),
+    "sglang": ("release_memory_occupation", "resume_memory_occupation"),
+}
 _CHECKED = [(Message("user", "1 + 1 ="), Message("assistant", text)) for text in ("2", "I do not know.")]
 _REMEDY = {
-    "classify": "the server does not rate conversations (vLLM: a sequence-classification model, --runner pooling)",
+    "classify": "the server does not rate conversations (vLLM: a sequence-classification model, --runner pooling;"
+    " SGLang: --is-embedding)",
     "score": "the server does not score pairs of texts (vLLM: a cross-encoder, --runner pooling)",
-    "embed": "the server does not embed texts (vLLM: an embedding model, --runner pooling)",
+    "embed": "the server does not embed texts (vLLM: an embedding model, --runner pooling; SGLang: --is-embedding)",
 }
 
 
@@ -62,13 +71,18 @@ class ServedModel:
         self._discovered: str | None = None
         self._discovery: asyncio.Task[str] | None = None
         self._limit_field = "max_tokens"
-        self._asleep: bool | None = None  # unknown: an earlier run may have left the servers asleep
+        self._tokens = ConversationTokens(settings, model, name)
+        # Unknown: an earlier run may have left the servers asleep. SGLang's die of waking when awake, and have no state
+        # to look at: they are taken to be awake.
+        self._asleep: bool | None = False if settings.api == "sglang" else None
+        self._sleepers: set[Endpoint] = set()  # SGLang: the servers that are asleep
 
     def replace_urls(self, urls: Sequence[str], model: str | None = None) -> None:
         """Use other servers from now on; requests in flight that fail are sent to the new ones."""
         self._dispatcher.endpoints = _endpoints(urls)
         self._discovered = None
         self._model = model or self._model
+        self._sleepers.clear()
 
     async def identity(self) -> str:
         """Return the model's identity in the cache: its name, version, verb, and the extra fields of requests."""
@@ -92,10 +106,12 @@ class ServedModel:
         except ModelCallError as error:
             remedy = "start the server, or correct urls"
             raise ModelCallError(error.kind, f"models.{self.name}: {error}: {remedy}", error.attempts) from None
-        serves = self._settings.serves
+        serves, offload = self._settings.serves, getattr(self._settings, "offload", False)
+        if offload and self._settings.api == "sglang":
+            await _all([check_sleep(self, endpoint) for endpoint in self._dispatcher.endpoints])
         if serves == "chat" or self._asleep:
             return
-        if self._asleep is None and getattr(self._settings, "offload", False):
+        if self._asleep is None and offload:
             await self.wake()
         try:
             if serves == "embed":
@@ -118,24 +134,33 @@ class ServedModel:
         await self.close()
 
     async def sleep(self) -> None:
-        """Let the servers release their device memory; calls fail until `wake` (vLLM)."""
+        """Let the servers release their device memory; calls fail until `wake`."""
         await self._set_sleeping(True)
 
     async def wake(self) -> None:
-        """Let the servers take their device memory again (vLLM)."""
+        """Let the servers take their device memory again."""
         await self._set_sleeping(False)
 
     async def _set_sleeping(self, asleep: bool) -> None:
-        path = "sleep" if asleep else "wake_up"
+        api = self._settings.api
+        path = _SLEEP_PATHS[api][not asleep]
 
         async def send(endpoint: Endpoint) -> None:
-            url = endpoint.at(path, root=True)
-            url = url.update_query(level=1) if asleep else url
+            url, attempts = endpoint.at(path, root=True), ATTEMPTS
             try:
-                await self.request(endpoint, url, _ignore, SLEEP_TIMEOUT, payload={}, attempts=ATTEMPTS)
+                if api == "vllm":
+                    url = url.update_query(level=1) if asleep else url
+                elif (endpoint in self._sleepers) == asleep:
+                    return
+                else:
+                    attempts = 1  # a server that has done it and did not say so would die of the second request
+                    if asleep:
+                        await wait_until_idle(self, endpoint)
+                await self.request(endpoint, url, _ignore, SLEEP_TIMEOUT, payload={}, attempts=attempts)
+                (self._sleepers.add if asleep else self._sleepers.discard)(endpoint)
             except RequestError as error:
                 if error.status in ABSENT:
-                    raise UserError(f"models.{self.name}.offload: /{path}: {error}; {_SLEEP_MODE}") from None
+                    raise UserError(f"models.{self.name}.offload: /{path}: {error}; {_SLEEP_MODE[api]}") from None
                 raise ModelCallError(error.kind, f"/{path}: {error}") from None
 
         await _all([send(endpoint) for endpoint in self._dispatcher.endpoints])
@@ -275,8 +300,18 @@ class ServedModel:
         return [value for values in parts for value in values]
 
     async def _classify(self, conversation: Conversation) -> float:
-        body = {"messages": _messages(conversation), "use_activation": False}
+        if self._settings.api == "sglang":
+            return await self._classify_tokens(conversation)
+        body: dict[str, Any] = {"messages": _messages(conversation), "use_activation": False}
         return (await self._call("classify", body, replies.parse_class)).value
+
+    async def _classify_tokens(self, conversation: Conversation) -> float:
+        try:
+            tokens = self._tokens.encode(conversation)
+        except (UserError, ModelCallError) as error:
+            self.usage.failed += 1
+            raise error if isinstance(error, ModelCallError) else ModelCallError("refused", str(error)) from None
+        return (await self._call("classify", {"input_ids": tokens}, replies.parse_reward)).value
 
     async def _score(self, conversations: Sequence[Conversation]) -> list[float]:
         body = {

@@ -16,6 +16,7 @@ from rewardsmith.rewards.judges.judge import (
     DEFAULT_REQUEST,
     DEFAULT_WAYS,
     MAX_CHARS,
+    AllowOtherPrompt,
     ChatModelName,
     Judge,
     MaxChars,
@@ -34,7 +35,7 @@ from rewardsmith.rewards.rules.rule_settings import Way
 from rewardsmith.rewards.rules.truth import extra, truths
 from rewardsmith.text import grades, verdicts
 from rewardsmith.text.grades import parse_grade
-from rewardsmith.text.judge_prompts import format_number, question_of, quote_as
+from rewardsmith.text.judge_prompts import PromptIdentity, format_number, grading_identity, question_of, quote_as
 from rewardsmith.text.rubrics import (
     DECIMALS,
     MAX_POINTS,
@@ -147,6 +148,7 @@ class Rubric(ResponseJudge):
         max_chars: MaxChars = MAX_CHARS,
         quoting: QuotingStyle = "fence",
         template: Annotated[str | None, Field(min_length=1, description="path of your own; not set: built-in")] = None,
+        allow_other_prompt: AllowOtherPrompt = False,
         votes: Votes = 1,
         request: Request = DEFAULT_REQUEST,
     ) -> None:
@@ -162,9 +164,14 @@ class Rubric(ResponseJudge):
         super().__init__(
             model, request, votes, loaded, show=show, extract=extract, max_chars=max_chars, quoting=quoting
         )
+        self.allows_other_prompt = allow_other_prompt
         self.parser = verdicts.PARSER if self._met else grades.PARSER
         named = self._given if self._each and isinstance(self._given, tuple) else ()
         self.parts = tuple(criterion.name for criterion in named)
+
+    def judge_prompt(self) -> PromptIdentity:
+        """Return what the prompts depend on apart from criteria and rollouts, to compare with the judge's training."""
+        return grading_identity(self._template, self._quoting)
 
     def items(self, prompt: Prompt) -> Sequence[tuple[float | Criterion, dict[str, str]]]:
         """Return one item for the whole rubric, or one for each criterion."""
