@@ -18,6 +18,7 @@ from rewardsmith.checks import unicode
 from rewardsmith.llm import ChatReply
 from rewardsmith.types import FailureKind
 
+ABSENT = (404, 405, 501)  # status of what a server does not have
 MAX_EXCERPT = 300  # characters of a reply that an error shows
 _SHORT = Repr()
 _SHORT.maxstring = _SHORT.maxother = MAX_EXCERPT

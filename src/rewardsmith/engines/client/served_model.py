@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -15,11 +16,12 @@ from numpy.typing import NDArray
 from yarl import URL
 
 from rewardsmith.engines.client import replies
+from rewardsmith.engines.client.conversation_tokens import ConversationTokens
 from rewardsmith.engines.client.dispatcher import Dispatcher, ServerReply
 from rewardsmith.engines.client.http_client import Endpoint
 from rewardsmith.engines.client.probes import probe_replies, without_sampling
-from rewardsmith.engines.client.replies import RequestError, parse_models
-from rewardsmith.engines.client.sglang_server import SLEEP_FLAGS, ConversationTokens, check_sleep, wait_until_idle
+from rewardsmith.engines.client.replies import ABSENT, RequestError, parse_models
+from rewardsmith.engines.client.server_sleep import ServerSleep
 from rewardsmith.engines.model_settings import ClientSettings
 from rewardsmith.errors import UserError, listing, nearest
 from rewardsmith.llm import ChatReply, ChatRequest, Conversation, ModelCallError, ProbeReply, Usage
@@ -29,18 +31,8 @@ from rewardsmith.types import Message
 T = TypeVar("T")
 
 LIST_TIMEOUT = 30.0  # seconds in which a server must list its models
-SLEEP_TIMEOUT = 300.0  # seconds for /sleep and /wake_up, which move weights
 ATTEMPTS, PAUSE = 3, 0.5  # of these requests, which need no slot
-ABSENT = (404, 405, 501)  # status of what a server does not have
 
-_SLEEP_MODE = {
-    "vllm": "start vLLM with --enable-sleep-mode and the environment variable VLLM_SERVER_DEV_MODE=1",
-    "sglang": f"start SGLang with {SLEEP_FLAGS}",
-}
-_SLEEP_PATHS = {  # to fall asleep, and to wake
-    "vllm": ("sleep", "wake_up"),
-    "sglang": ("release_memory_occupation", "resume_memory_occupation"),
-}
 _CHECKED = [(Message("user", "1 + 1 ="), Message("assistant", text)) for text in ("2", "I do not know.")]
 _REMEDY = {
     "classify": "the server does not rate conversations (vLLM: a sequence-classification model, --runner pooling;"
@@ -72,17 +64,16 @@ class ServedModel:
         self._discovery: asyncio.Task[str] | None = None
         self._limit_field = "max_tokens"
         self._tokens = ConversationTokens(settings, model, name)
-        # Unknown: an earlier run may have left the servers asleep. SGLang's die of waking when awake, and have no state
-        # to look at: they are taken to be awake.
+        self._sleep = ServerSleep(self, settings.api)
+        # None: unknown, an earlier run may have left vLLM asleep.
         self._asleep: bool | None = False if settings.api == "sglang" else None
-        self._sleepers: set[Endpoint] = set()  # SGLang: the servers that are asleep
 
     def replace_urls(self, urls: Sequence[str], model: str | None = None) -> None:
         """Use other servers from now on; requests in flight that fail are sent to the new ones."""
         self._dispatcher.endpoints = _endpoints(urls)
         self._discovered = None
         self._model = model or self._model
-        self._sleepers.clear()
+        self.forget_sleep()
 
     async def identity(self) -> str:
         """Return the model's identity in the cache: its name, version, verb, and the extra fields of requests."""
@@ -107,8 +98,8 @@ class ServedModel:
             remedy = "start the server, or correct urls"
             raise ModelCallError(error.kind, f"models.{self.name}: {error}: {remedy}", error.attempts) from None
         serves, offload = self._settings.serves, getattr(self._settings, "offload", False)
-        if offload and self._settings.api == "sglang":
-            await _all([check_sleep(self, endpoint) for endpoint in self._dispatcher.endpoints])
+        if offload:
+            await _all([self._sleep.check(endpoint) for endpoint in self._dispatcher.endpoints])
         if serves == "chat" or self._asleep:
             return
         if self._asleep is None and offload:
@@ -124,7 +115,10 @@ class ServedModel:
             raise UserError(f"models.{self.name}: {_REMEDY[serves]}: {error}") from None
 
     async def close(self) -> None:
-        """Close all connections. The model may be used again."""
+        """Close all connections. The model may be used again. SGLang servers do not stay asleep."""
+        if self._sleep.sleepers:
+            with suppress(ModelCallError, UserError):
+                await self.wake()
         await self._dispatcher.close()
 
     async def __aenter__(self) -> ServedModel:
@@ -141,29 +135,12 @@ class ServedModel:
         """Let the servers take their device memory again."""
         await self._set_sleeping(False)
 
+    def forget_sleep(self) -> None:
+        """Take the servers to be awake: they are others, or about to be stopped."""
+        self._sleep.sleepers.clear()
+
     async def _set_sleeping(self, asleep: bool) -> None:
-        api = self._settings.api
-        path = _SLEEP_PATHS[api][not asleep]
-
-        async def send(endpoint: Endpoint) -> None:
-            url, attempts = endpoint.at(path, root=True), ATTEMPTS
-            try:
-                if api == "vllm":
-                    url = url.update_query(level=1) if asleep else url
-                elif (endpoint in self._sleepers) == asleep:
-                    return
-                else:
-                    attempts = 1  # a server that has done it and did not say so would die of the second request
-                    if asleep:
-                        await wait_until_idle(self, endpoint)
-                await self.request(endpoint, url, _ignore, SLEEP_TIMEOUT, payload={}, attempts=attempts)
-                (self._sleepers.add if asleep else self._sleepers.discard)(endpoint)
-            except RequestError as error:
-                if error.status in ABSENT:
-                    raise UserError(f"models.{self.name}.offload: /{path}: {error}; {_SLEEP_MODE[api]}") from None
-                raise ModelCallError(error.kind, f"/{path}: {error}") from None
-
-        await _all([send(endpoint) for endpoint in self._dispatcher.endpoints])
+        await _all([self._sleep.move(endpoint, asleep=asleep) for endpoint in self._dispatcher.endpoints])
         self._asleep = asleep
 
     # ---- which model the servers have ------------------------------------------------------------------------------
@@ -301,17 +278,10 @@ class ServedModel:
 
     async def _classify(self, conversation: Conversation) -> float:
         if self._settings.api == "sglang":
-            return await self._classify_tokens(conversation)
+            tokens = lambda: {"input_ids": self._tokens.encode(conversation)}  # noqa: E731
+            return (await self._call("classify", tokens, replies.parse_reward)).value
         body: dict[str, Any] = {"messages": _messages(conversation), "use_activation": False}
         return (await self._call("classify", body, replies.parse_class)).value
-
-    async def _classify_tokens(self, conversation: Conversation) -> float:
-        try:
-            tokens = self._tokens.encode(conversation)
-        except (UserError, ModelCallError) as error:
-            self.usage.failed += 1
-            raise error if isinstance(error, ModelCallError) else ModelCallError("refused", str(error)) from None
-        return (await self._call("classify", {"input_ids": tokens}, replies.parse_reward)).value
 
     async def _score(self, conversations: Sequence[Conversation]) -> list[float]:
         body = {
@@ -335,13 +305,14 @@ class ServedModel:
     async def _call(
         self,
         path: str,
-        body: Mapping[str, Any],
+        body: Mapping[str, Any] | Callable[[], Mapping[str, Any]],
         parse: Callable[[Any], T],
         deadline: float | None = None,
     ) -> ServerReply[T]:
         """Send a request with the model's name and the extra fields; a user's mistake is a failure like others."""
         try:
-            payload = {"model": await self._model_name(), **body, **self._extra_fields()[0]}
+            fields = body() if callable(body) else body
+            payload = {"model": await self._model_name(), **fields, **self._extra_fields()[0]}
             root = path in ("classify", "score")  # these are not below /v1
             deadline = deadline or self._settings.deadline
             return await self._dispatcher.call(path, payload, parse, deadline=deadline, root=root)
@@ -382,10 +353,6 @@ def _endpoints(urls: Sequence[str]) -> list[Endpoint]:
 
 def _messages(conversation: Conversation) -> list[dict[str, str]]:
     return [{"role": message.role, "content": message.content} for message in conversation]
-
-
-def _ignore(_body: object) -> None:
-    """Parse a reply whose body does not matter."""
 
 
 async def _all(coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
