@@ -21,6 +21,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from rewardsmith.checks import thawed
 from rewardsmith.config import Choice, Refers, build
 from rewardsmith.data.prepare.model_calls import CallItem, ModelCallJob
 from rewardsmith.data.prepare.prepare_job import (
@@ -383,13 +384,6 @@ class GradedSolution:
             "grade": self.share,
             "right": self.right,
             "sound": self.sound,
-            "reward_model": {"style": "rule", "ground_truth": _thawed(self.prompt.answer)},
+            "reward_model": {"style": "rule", "ground_truth": thawed(self.prompt.answer)},
         }
         return self._row(copy, self.prompt.source, columns, question=question_of(self.prompt), criteria=self.criteria)
-
-
-def _thawed(value: object) -> Any:
-    """Return a frozen JSON value as dictionaries and lists."""
-    if isinstance(value, Mapping):
-        return {name: _thawed(inner) for name, inner in value.items()}
-    return [_thawed(inner) for inner in value] if isinstance(value, list | tuple) else value
