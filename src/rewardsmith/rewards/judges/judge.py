@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -131,7 +132,8 @@ def _verdict(result: Result | Exception) -> Score:
         return replace(scores[0], feedback=scores[0].feedback or votes[0].feedback)
     values = [score.value or 0.0 for score in scores]
     notes = [f"[vote {i} of {len(votes)}: {values[i - 1]:.4g}]\n{vote.feedback}" for i, vote in enumerate(votes, 1)]
-    return Score(sum(values) / len(values), feedback=joined_replies(notes))
+    labels = Counter(score.label for score in scores).most_common(1)
+    return Score(sum(values) / len(values), feedback=joined_replies(notes), label=labels[0][0])
 
 
 def failed_score(error: BaseException, parts: Iterable[str] = ()) -> Score:
