@@ -114,7 +114,7 @@ _REWARDS: dict[str, Callable[[Path], list[str]]] = {
     "ranking": lambda folder: [
         "stages.0.overlong.buffer=4",
         f'stages.0.reward.template="{_template(folder, "ranking")}"',
-        "stages.0.reward.extract=whole",
+        *("stages.0.reward.extract=whole", "stages.0.reward.noun=Candidate"),
     ],
     "several": lambda folder: [
         "models.preference.init=tiny-llama",

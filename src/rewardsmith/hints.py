@@ -84,7 +84,7 @@ _SETTINGS = {
     "max_prompt_tokens": "max_prompt_length prompt_max_len",
     'overlong_prompts = "drop" or "error": a prompt is never cut': "filter_overlong_prompts truncation",
     "reward; several are the parts of a sum": "reward_funcs reward_fn reward_function",
-    'reward = { type = "rule", rule = "module:function" }': "custom_reward_function",
+    'reward = { type = "verl_function", path = "…", name = "…" }, or a rule of your own': "custom_reward_function",
     'reward = { type = "classifier", model = "…" }, or a judge': "reward_model reward_pretrain remote_rm_url",
     'reward = { type = "sum", … } with a weight in each of its parts': "weights reward_weights rewards components",
     "overlong.buffer": "overlong_buffer overlong_buffer_len soft_punish_cache",
@@ -170,6 +170,7 @@ _CHOICES: dict[str, dict[str, str]] = {
         '"implicit"': "prime",
         '"similarity"': "bge",
         'reward = { type = "rule", rule = "…" }': "function math gsm8k exact code",
+        'reward = { type = "verl_function", path = "…" }': "compute_score custom_reward_function naive",
     },
     "rule": {
         '"math"': "math_verify math_dapo prime_math",

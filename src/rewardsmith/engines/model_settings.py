@@ -99,6 +99,14 @@ class ClientSettings(Settings):
     serves: Literal["chat", "classify", "score", "embed"] = Field(
         default="chat", description="what the server does: chat, one number per conversation, or embeddings"
     )
+    api: Literal["vllm", "sglang"] = Field(
+        default="vllm", description="whose endpoints the server has for ratings and offload; all others are OpenAI's"
+    )
+    tokenizer: str | None = Field(
+        default=None,
+        min_length=1,
+        description="folder or Hugging Face id of a reward model on SGLang, which rates tokens; not set: model",
+    )
     api_key_env: str | None = Field(
         default=None, min_length=1, description="environment variable that holds the API key; not set: none is sent"
     )
@@ -149,6 +157,17 @@ class ClientSettings(Settings):
         except (TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"cannot be sent as JSON ({error}): write dates and times as text, in quotes") from None
         return _without_secret(body)
+
+    @model_validator(mode="after")
+    def _fits_its_api(self) -> ClientSettings:
+        rates_tokens = self.api == "sglang" and self.serves == "classify"
+        if self.api == "sglang" and self.serves == "score":
+            raise ValueError('SGLang cannot serve "score": use serves = "classify", or vllm')
+        if self.tokenizer is not None and not rates_tokens:
+            raise ValueError('tokenizer has no effect without api = "sglang" and serves = "classify": leave it out')
+        if rates_tokens and not (self.tokenizer or getattr(self, "model", None)):
+            raise ValueError("a reward model on SGLang is given tokens: set tokenizer to its folder or Hugging Face id")
+        return self
 
     @model_validator(mode="after")
     def _does_not_repeat_the_key(self) -> ClientSettings:
@@ -213,7 +232,7 @@ class ServerSettings(ClientSettings):
     model: str | None = Field(
         default=None, min_length=1, description="as the server names it; not set: the only one that it has"
     )
-    offload: bool = Field(default=False, description="call the server's /sleep and /wake_up around its work (vLLM)")
+    offload: bool = Field(default=False, description="let the server sleep while other models use the device")
 
     @field_validator("urls", mode="before")
     @classmethod
@@ -258,7 +277,14 @@ class ManagedSettings(ClientSettings):
     port: int | None = Field(default=None, ge=1, lt=65536, description="not set: any free one")
     startup_timeout: float = Field(default=600.0, gt=0, description="seconds until the server must be healthy")
     restarts: int = Field(default=2, ge=0, description="times that a server that died during the run is restarted")
-    offload: bool = Field(default=False, description="let the server sleep while other models use the device (vLLM)")
+    offload: bool = Field(default=False, description="let the server sleep while other models use the device")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_the_api_of_its_command(cls, table: Any) -> Any:
+        if isinstance(table, dict) and table.get("command") == "sglang":
+            return {"api": "sglang", **table}
+        return table
 
     @field_validator("command", "arguments", "environment", mode="before")
     @classmethod
@@ -272,6 +298,8 @@ class ManagedSettings(ClientSettings):
             if command not in _UNSUPPORTED:
                 known = f"known are {listing(_UNSUPPORTED)}; write a command of your own as a list of words"
                 raise ValueError(f"unknown command {command!r}: {known}.{nearest(command, _UNSUPPORTED)}")
+            if (command == "sglang") != (self.api == "sglang"):
+                raise ValueError(f'the command {command!r} does not start a server with api = "{self.api}"')
             unsupported, which, remedy = _UNSUPPORTED[command], f"the command {command!r}", "use vllm, or your own"
             if self.serves not in _SERVES.get(command, (self.serves,)):
                 raise ValueError(f"the command {command!r} cannot serve {self.serves!r}: use vllm")
@@ -293,10 +321,10 @@ class ManagedSettings(ClientSettings):
 
 _UNSUPPORTED: dict[str, tuple[str, ...]] = {  # by command, the settings that it has no option for
     "vllm": (),
-    "sglang": ("offload",),
+    "sglang": (),
     "transformers": ("offload", "tensor_parallel_size", "gpu_memory_utilization", "max_model_len"),
 }
-_SERVES = {"sglang": ("chat", "embed"), "transformers": ("chat",)}
+_SERVES = {"sglang": ("chat", "classify", "embed"), "transformers": ("chat",)}
 
 
 class SentenceSettings(Settings):

@@ -25,7 +25,7 @@ from rewardsmith.data.rows import ANSWER, BadRows, Row, RowError, no_column
 from rewardsmith.errors import UserError
 from rewardsmith.jobs import Job, JobContext, Result
 from rewardsmith.storage import file_facts
-from rewardsmith.text.judge_prompts import question_of
+from rewardsmith.text.judge_prompts import PromptIdentity, question_of
 from rewardsmith.types import Message, Prompt
 
 T = TypeVar("T")
@@ -112,6 +112,7 @@ class Preparation:
         self.counts: Counter[str] = Counter()
         self._file_rows: Counter[Path] = Counter()
         self._first: dict[tuple[str, str], str] = {}
+        self.judge_prompts: dict[Path, PromptIdentity] = {}  # of the outputs whose rows are prompts of a judge
 
     def require_new(self, where: str, **names: str) -> None:
         """Raise a `RowError` if an earlier row has one of the names; keywords are what the names are of."""
@@ -193,7 +194,8 @@ class Preparation:
         inputs = [file_facts(file, self._file_rows.get(file)) for file in self.files]
         table = {"command": job.command, "settings": job.model_dump(mode="json"), "inputs": inputs, **result}
         for out, count in zip(outs, written, strict=True):
-            write_provenance(out, table | {"output": file_facts(out, count)})
+            prompt = {"judge_prompt": self.judge_prompts[out]} if out in self.judge_prompts else {}
+            write_provenance(out, table | prompt | {"output": file_facts(out, count)})
         lines = counts | {f"rows in {out}": count for out, count in by_file.items()}
         notes = [f"{count:>10,}  {name}" for name, count in lines.items()]
         notes += [str(self.bad)] if self.bad.count else []

@@ -36,6 +36,7 @@ from rewardsmith.trainers.evaluate.eval_measures import (
     ratio_of,
     sources_table,
 )
+from rewardsmith.trainers.evaluate.fault_measures import fault_of, measure_faults
 from rewardsmith.trainers.evaluate.scorer import FailureLog, nothing, score_rollouts
 from rewardsmith.trainers.settings import RewardChoice, Stage
 from rewardsmith.trainers.trainer import Count, GroupRecord, Report, derive, held_out, no_report
@@ -56,6 +57,7 @@ class JudgedGroup:
     sound: tuple[bool | None, ...] = ()  # None: unknown, or the answer is wrong; (): the group was not checked
     place: str = ""  # where the group comes from, such as `policy, validation, step 40`
     source: str = ""  # of the prompt
+    faults: tuple[str, ...] = ()  # labels of the reasoning checks, "" for none
 
     @property
     def known(self) -> list[bool]:
@@ -66,6 +68,12 @@ class JudgedGroup:
     def checked(self) -> list[bool]:
         """The known verdicts on the reasoning of right answers."""
         return [sound for right, sound in zip(self.right, self.sound, strict=True) if right and sound is not None]
+
+    @property
+    def unsound_faults(self) -> list[str]:
+        """The labels of the right answers that are unsound."""
+        labels = self.faults or ("",) * len(self.right)
+        return [label for r, s, label in zip(self.right, self.sound, labels, strict=True) if r and s is False]
 
     @property
     def unchecked(self) -> int:
@@ -83,8 +91,9 @@ def judge_group(group: ScoredGroup, correct_threshold: float, reasoning_threshol
     right, source = tuple(at_least(score, correct_threshold) for score in group.scores), group.group.prompt.source
     if reasoning_threshold is None:
         return JudgedGroup(right, source=source)
-    sound = tuple(at_least(score.parts[REASONING], reasoning_threshold) for score in group.scores)
-    return JudgedGroup(right, sound, source=source)
+    checks = [score.parts[REASONING] for score in group.scores]
+    sound = tuple(at_least(check, reasoning_threshold) for check in checks)
+    return JudgedGroup(right, sound, source=source, faults=tuple(map(fault_of, checks)))
 
 
 def at_least(score: Score, threshold: float) -> bool | None:
@@ -153,11 +162,12 @@ def measure_policy(groups: Sequence[JudgedGroup], *, seed: int = 0) -> tuple[dic
     tables = [measures_table("answers", rows, "prompts", _notes(groups))]
     places = _by_place(groups)
     tables += [places] if len(places.rows) > 1 else []
-    metrics = metrics_of(rows) | {"prompts": float(len(groups)), "rollouts": float(rollouts)}
+    faults, tables_of_faults = measure_faults(groups, seed=seed)
+    metrics = metrics_of(rows) | faults | {"prompts": float(len(groups)), "rollouts": float(rollouts)}
     metrics |= measure_sources(
         [group.source for group in groups], lambda at: _values([groups[i] for i in at]) | {"prompts": float(len(at))}
     )
-    return metrics, tables
+    return metrics, tables + tables_of_faults
 
 
 def _values(groups: Sequence[JudgedGroup]) -> dict[str, float]:
