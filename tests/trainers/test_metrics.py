@@ -15,7 +15,7 @@ from rewardsmith.trainers.metrics import Clock, FirstFailures, stream_metrics
 from rewardsmith.types import Failure, Rollout, RolloutGroup, Score, ScoredGroup
 from tests.trainers.world import prompt
 
-CPU, GPU = torch.device("cpu"), torch.device("cuda")
+CPU, GPU = torch.device("cpu"), torch.device("cuda:0")
 
 
 # ---- time ----------------------------------------------------------------------------------------------------------
