@@ -152,7 +152,7 @@ class Clock:
     """Time spent on the parts of a step, and the memory that each of them needed."""
 
     def __init__(self, device: torch.device | None = None) -> None:
-        """Start the clock; on GPUs each part begins a new count of the peak memory."""
+        """Start the clock; on a GPU each part begins a new count of the peak memory."""
         self._last = time.perf_counter()
         self._laps: dict[str, float] = {}
         self._device, self._memory = device, dict[str, float]()
