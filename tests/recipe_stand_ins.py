@@ -174,7 +174,7 @@ def _policy_with_a_ranker(folder: Path, shared: Path) -> list[str]:
     return [
         f'data.train.path="{_rows(folder)}"',
         "models.policy.init=tiny-llama",
-        f'models.ranker={{ init = "{_judge("ranking", shared)}", offload = true }}',
+        f'models.ranker={{ init = "{_judge("ranking", shared)}" }}',
         "stages.0.sampling.max_tokens=8",
         *_REWARDS["ranking"](folder),
     ]

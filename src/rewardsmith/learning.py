@@ -27,7 +27,9 @@ Warmup = Annotated[int | float, BeforeValidator(_checked_warmup)]
 class OptimizerSettings(Settings):
     """AdamW and its schedule."""
 
-    rare: ClassVar[frozenset[str]] = frozenset({"beta1", "beta2", "weight_decay", "clip_norm", "floor"})
+    rare: ClassVar[frozenset[str]] = frozenset(
+        {"beta1", "beta2", "weight_decay", "clip_norm", "floor", "states", "offload"}
+    )
 
     lr: float = Field(gt=0, description="peak learning rate")
     beta1: float = Field(default=0.9, ge=0, lt=1, description="AdamW beta1")
@@ -39,6 +41,13 @@ class OptimizerSettings(Settings):
         default=0, description="linear warm-up: a number of optimizer steps, or below 1 a share of them"
     )
     floor: float = Field(default=0.0, ge=0, le=1, description="minimum learning rate, as a share of the peak")
+    states: Literal["float32", "8bit"] = Field(
+        default="float32", description="AdamW's two moments: 8bit takes 2 bytes a parameter instead of 8"
+    )
+    offload: bool = Field(
+        default=False,
+        description="master weights and moments in host memory, streamed through the device at each step",
+    )
 
     def rate(self, done: int, total: int) -> float:
         """Return the rate of the optimizer step after `done` others; a warm-up begins above 0, or it would be lost."""

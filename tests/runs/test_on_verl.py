@@ -38,6 +38,14 @@ def test_a_judge_in_this_process_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+def test_optimizer_states_that_the_workers_do_not_have_are_refused(tmp_path: Path) -> None:
+    rule = '{ type = "rule", rule = "arithmetic" }\noptimizer = { lr = 1e-3, states = "8bit", offload = true }\n'
+    error = run(tmp_path, rule)
+    assert "stages.0.optimizer.states" in error
+    assert "stages.0.optimizer.offload" in error
+    assert "stages.0.optimizer.offload" not in run(tmp_path, f"{rule}[scale]\noffload = true")
+
+
 @pytest.mark.skipif(find_spec("verl") is not None, reason="verl is installed")
 def test_what_to_install_is_named(tmp_path: Path) -> None:
     assert 'pip install "rewardsmith[verl]"' in run(tmp_path, '{ type = "rule", rule = "arithmetic" }')

@@ -15,7 +15,7 @@ from rewardsmith.trainers.metrics import Clock, FirstFailures, reward_metrics, s
 from rewardsmith.types import Failure, Rollout, RolloutGroup, Score, ScoredGroup
 from tests.trainers.world import prompt, scored
 
-CPU, GPU = torch.device("cpu"), torch.device("cuda")
+CPU, GPU = torch.device("cpu"), torch.device("cuda:0")
 
 
 # ---- time ----------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from rewardsmith.config import Chosen, Refers, Settings
@@ -17,6 +17,15 @@ from rewardsmith.masking import is_reference, secrets_in
 
 Text = str | dict[str, str]  # a text, or `{ env = "NAME" }`: the value of an environment variable
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def _is_a_device(name: str) -> str:
+    if not re.fullmatch(r"auto|cpu|cuda(:(0|[1-9][0-9]{0,3}))?", name):
+        raise ValueError('must be "auto", "cpu", "cuda" or "cuda:N", such as "cuda:1"')
+    return name
+
+
+Device = Annotated[str, AfterValidator(_is_a_device)]
 
 
 class LoraSettings(Settings):
@@ -35,7 +44,7 @@ class LoraSettings(Settings):
 
 
 class ModelSettings(Settings):
-    """A model in this process: any Hugging Face causal language model, on a CPU or one GPU."""
+    """A model in this process: any Hugging Face causal language model, on the CPU or on one of its GPUs."""
 
     init: str | None = Field(
         default=None,
@@ -48,7 +57,7 @@ class ModelSettings(Settings):
     head: Literal["language", "scalar"] = Field(
         default="language", description="scalar gives numbers instead of text: a critic, or a reward model"
     )
-    device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="auto takes the GPU if there is one")
+    device: Device = Field(default="auto", description="cpu, cuda:N, cuda (GPU 0), or auto: GPU 0 if there is one")
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         default="auto", description="compute precision; auto is float32 on a CPU and bfloat16 on a GPU"
     )
@@ -71,7 +80,7 @@ class ModelSettings(Settings):
         default=False, description="gradient checkpointing: less memory, a third more time when learning"
     )
     offload: bool = Field(
-        default=False, description="move to host memory while other models with offload = true use the device"
+        default=False, description="move to host memory while other models with offload = true use its device"
     )
 
     @property
@@ -252,6 +261,11 @@ class ServerSettings(ClientSettings):
         return urls
 
 
+def visible_gpus() -> list[str]:
+    """Return what CUDA_VISIBLE_DEVICES lists: GPU N of this process is the entry N; empty where it is not set."""
+    return [gpu for gpu in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]
+
+
 class ManagedSettings(ClientSettings):
     """A model behind a server that the run starts and stops."""
 
@@ -267,7 +281,7 @@ class ManagedSettings(ClientSettings):
         default={}, description="environment variables of the server, in addition to those of the run"
     )
     devices: list[Annotated[int, Field(ge=0)]] | None = Field(
-        default=None, description="GPUs that the server may see (CUDA_VISIBLE_DEVICES); not set: all"
+        default=None, min_length=1, description='GPUs that the server may see, numbered as in "cuda:N"; not set: all'
     )
     tensor_parallel_size: int = Field(default=1, ge=1, description="tensor-parallel size: GPUs of one model copy")
     gpu_memory_utilization: float | None = Field(
@@ -316,6 +330,9 @@ class ManagedSettings(ClientSettings):
         if self.devices is not None and len(self.devices) < self.tensor_parallel_size:
             size = self.tensor_parallel_size
             raise ValueError(f"tensor_parallel_size is {size}, and devices has {len(self.devices)} GPUs")
+        visible = visible_gpus()
+        if visible and self.devices is not None and max(self.devices) >= len(visible):
+            raise ValueError(f"devices has {max(self.devices)}, and CUDA_VISIBLE_DEVICES has {len(visible)} GPUs")
         return self
 
 
@@ -331,7 +348,7 @@ class SentenceSettings(Settings):
     """A sentence-transformers model in this process."""
 
     init: str = Field(min_length=1, description="a sentence-transformers folder, or a Hugging Face id")
-    device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="auto takes the GPU if there is one")
+    device: Device = Field(default="auto", description="cpu, cuda:N, cuda (GPU 0), or auto: GPU 0 if there is one")
     batch_size: int = Field(default=64, ge=1, description="texts in one pass")
     max_tokens: int | None = Field(
         default=None, ge=1, description="longer texts are truncated; not set: the model's own limit"
@@ -343,13 +360,51 @@ class SentenceSettings(Settings):
         return frozenset({"embed"})
 
 
-def offload_problems(models: Mapping[str, Chosen]) -> Iterator[Problem]:
-    """Yield a problem for a model that would never be offloaded."""
+# ---- models that share devices ---------------------------------------------------------------------------------------
+
+
+def devices_of(name: str, models: Mapping[str, Chosen]) -> frozenset[str] | None:
+    """Return the devices that a model may use; None for a server that may use any."""
+    settings: Any = models[name].settings
+    if isinstance(settings, ManagedSettings):
+        own_command = isinstance(settings.command, list)
+        used = settings.devices or ([] if own_command else range(settings.tensor_parallel_size))
+        return frozenset(f"cuda:{number}" for number in used) or None
+    passed = {name}
+    while getattr(settings, "device", "") == "auto" and getattr(settings, "copy_of", None) in models.keys() - passed:
+        passed.add(settings.copy_of)
+        settings = models[settings.copy_of].settings  # a copy is where its origin is
+    if not isinstance(settings, ModelSettings | SentenceSettings):
+        return None
+    return frozenset({{"auto": "cuda:0", "cuda": "cuda:0"}.get(settings.device, settings.device)})
+
+
+def sharing(models: Mapping[str, Chosen]) -> dict[str, str]:
+    """Return the models with `offload`, each with one name for all that share devices with each other.
+
+    Models that share no device, directly or through others, work at the same time.
+    """
     offloaded = [name for name, model in models.items() if getattr(model.settings, "offload", False)]
-    if len(offloaded) == 1:
-        yield Problem(
-            f"models.{offloaded[0]}.offload",
-            "no other model has offload = true, so this one would never be offloaded: set it for the models that share"
-            " the device too, such as the policy, or leave it out",
-            "true",
-        )
+    groups: dict[str, tuple[list[str], frozenset[str] | None]] = {}
+    for name in offloaded:
+        members, devices = [name], devices_of(name, models)
+        for first, (others, taken) in list(groups.items()):
+            if devices is None or taken is None or devices & taken:
+                del groups[first]
+                members = [*others, *members]
+                devices = None if devices is None or taken is None else devices | taken
+        groups[members[0]] = members, devices
+    return {name: first for first, (members, _) in groups.items() for name in members}
+
+
+def offload_problems(models: Mapping[str, Chosen]) -> Iterator[Problem]:
+    """Yield a problem for each model that would never be offloaded."""
+    groups = sharing(models)
+    for name, first in groups.items():
+        if list(groups.values()).count(first) == 1:
+            yield Problem(
+                f"models.{name}.offload",
+                "no other model with offload = true shares its device, so this one would never be offloaded: set it for"
+                " the models that share the device too, such as the policy, or leave it out",
+                "true",
+            )

@@ -13,8 +13,9 @@ from rewardsmith.data import Source
 from rewardsmith.engines.model_settings import ModelSettings
 from rewardsmith.engines.protocol import ModelOutline
 from rewardsmith.errors import Problem, RecipeError, UserError, listing, nearest
+from rewardsmith.learning import OptimizerSettings
 from rewardsmith.masking import shown
-from rewardsmith.recipe import Recipe, marked
+from rewardsmith.recipe import Recipe, marked, places
 from rewardsmith.rewards.component import Component
 from rewardsmith.rewards.tree import check, check_source, connect, has_part, routes, unfit, walk
 from rewardsmith.runs.model_registry import ModelRegistry
@@ -141,8 +142,23 @@ def check_for_cluster(recipe: Recipe, source: str) -> None:
         for path, mark, name in marked(recipe)
         if mark.offer in ("chat", "rate", "rate_turns") and isinstance(recipe.models[name].settings, ModelSettings)
     ]
+    problems += _optimizer_problems(recipe)
     if problems:
         raise RecipeError(source, problems)
+
+
+def _optimizer_problems(recipe: Recipe) -> Iterator[Problem]:
+    """Yield a problem for each optimizer with states that verl's workers do not have."""
+    offloads = recipe.scale is not None and recipe.scale.offload
+    remedy = "on a cluster, scale.offload = true keeps the states in host memory while they are not needed"
+    for path, table in places(recipe):
+        if not isinstance(table, OptimizerSettings):
+            continue
+        if table.states != "float32":
+            message = f"the workers of a cluster have float32 states: leave it out; {remedy}"
+            yield Problem(f"{path}.states", message, shown(table.states))
+        if table.offload and not offloads:
+            yield Problem(f"{path}.offload", f"{remedy}: set it too", "true")
 
 
 async def check_recipe(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from statistics import fmean
 
@@ -161,16 +162,15 @@ class Clock:
         self._last = time.perf_counter()
         self._laps: dict[str, float] = {}
         self._device, self._memory = device, dict[str, float]()
-        if device is not None and device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(device)
+        if device is not None:
+            _gpu_memory()
 
     def lap(self, name: str) -> None:
         """End a part. One that occurs again adds to its time, and keeps the larger memory."""
         now = time.perf_counter()
         self._laps[name] = self._laps.get(name, 0.0) + now - self._last
-        used = _memory_used(self._device)
-        if used is not None:
-            self._memory[name] = max(self._memory.get(name, 0.0), used)
+        for place, used in ({} if self._device is None else _memory_used(self._device)).items():
+            self._memory[f"{place}{name}"] = max(self._memory.get(f"{place}{name}", 0.0), used)
         self._last = now
 
     def metrics(self, sampled: float) -> dict[str, float]:
@@ -180,21 +180,28 @@ class Clock:
         return metrics | {"tokens/s": sampled / max(1e-9, self._laps.get("write", 0.0))}
 
 
-def _memory_used(device: torch.device | None) -> float | None:
-    """Return GiB: on a GPU the peak since the last call, on a CPU what is resident now; None where unknown."""
-    if device is None:
-        return None
-    if device.type == "cuda":
-        peak = torch.cuda.max_memory_allocated(device)
-        torch.cuda.reset_peak_memory_stats(device)
-        return peak / 2**30
-    if device.type != "cpu":
-        return None
-    try:
-        pages = int(STATM.read_bytes().split()[1])
-    except (OSError, ValueError, IndexError):  # not Linux
-        return None
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**30
+def _memory_used(device: torch.device) -> dict[str, float]:
+    """Return GiB: the peak of each GPU since the last call, and what is resident now if `device` is the CPU.
+
+    The key of `device` is empty, that of any other is its name with a slash, such as `cuda:1/`.
+    """
+    used = {"" if place == str(device) else f"{place}/": peak for place, peak in _gpu_memory().items()}
+    if device.type == "cpu":
+        with suppress(OSError, ValueError, IndexError):  # not Linux
+            used[""] = int(STATM.read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**30
+    return used
+
+
+def _gpu_memory() -> dict[str, float]:
+    """Return the peak of each GPU that this process uses, in GiB, and begin a new count."""
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return {}
+    peaks = {}
+    for number in range(torch.cuda.device_count()):
+        if peak := torch.cuda.max_memory_allocated(number):
+            peaks[f"cuda:{number}"] = peak / 2**30
+            torch.cuda.reset_peak_memory_stats(number)
+    return peaks
 
 
 # ---- warnings --------------------------------------------------------------------------------------------------------

@@ -162,6 +162,7 @@ class PolicyObjective:
             imitated_bT = weigh(mask_bT & (self.advantages_BT[rows_b] > 0), torch.float32)
 
         def loss(outputs: Outputs) -> Tensor:
+            outputs = outputs.to(mask_bT.device)
             width = outputs.logprobs_bT.shape[1]
             at = live_k[outputs.rows]
             rows = rows_b[at]
@@ -218,6 +219,7 @@ class CriticObjective:
         weights_bT = reduction(self.stage.reduction)(mask_bT, torch.float32)
 
         def loss(outputs: Outputs) -> Tensor:
+            outputs = outputs.to(mask_bT.device)
             width = outputs.values_bT.shape[1]
             at = live_k[outputs.rows]
             rows, mask = rows_b[at], mask_bT[at, :width]

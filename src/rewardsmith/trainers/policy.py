@@ -169,7 +169,7 @@ class PolicyTrainer(Trainer):
             reference_BT = self._reference.logprobs(batch.rows, temperature=stage.sampling.temperature)
         values_BT = None if baselines_G is None else baselines_G[batch.groups_B, None].expand(mask_BT.shape)
         if critic is not None:
-            values_BT = critic.values(batch.rows)
+            values_BT = critic.values(batch.rows).to(mask_BT.device)
         # 4.2 Rewards to advantages.
         penalty_B = self._overlong_penalty(batch)
         streams = self._streams(batch, penalty_B, old_BT, reference_BT)
@@ -239,7 +239,7 @@ class PolicyTrainer(Trainer):
                     continue
                 step = engine.update(
                     [batch.rows[i] for i in rows_b[live_k].tolist()],
-                    objective.part(rows_b.to(engine.device), live_k.to(engine.device)),
+                    objective.part(rows_b.to(batch.mask_BT.device), live_k.to(batch.mask_BT.device)),
                     lr=lr,
                     temperature=stage.sampling.temperature,
                     meter=objective.meter,

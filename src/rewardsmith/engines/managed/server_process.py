@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from rewardsmith.engines.model_settings import ManagedSettings
+from rewardsmith.engines.model_settings import ManagedSettings, visible_gpus
 from rewardsmith.masking import resolved
 from rewardsmith.storage import writing
 
@@ -91,7 +91,8 @@ def server_environment(settings: ManagedSettings) -> dict[str, str]:
     if settings.offload and settings.api == "sglang":
         needed["SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION"] = "false"  # /health would generate, and sleepers cannot
     if settings.devices is not None:
-        needed["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, settings.devices))
+        visible = visible_gpus()
+        needed["CUDA_VISIBLE_DEVICES"] = ",".join(visible[n] if visible else str(n) for n in settings.devices)
     given: dict[str, str] = resolved(settings.environment)[0]
     return defaults | dict(os.environ) | needed | given
 
