@@ -21,8 +21,8 @@ ROWS_STEP, LENGTH_STEP = {"cpu": 8, "cuda": 32}, {"cpu": 32, "cuda": 128}  # as 
 CHUNK_LOGITS = {"cpu": 2**22, "cuda": 2**28}  # as in `embedded.heads`
 PREFILL_TOKENS = 16_384
 
-OptimizerStates = Literal["float32", "8-bit"]
-MOMENT_BYTES: dict[OptimizerStates, float] = {"float32": 8.0, "8-bit": 2.0 + 2 * 4 / 256}  # 8-bit: a scale for 256
+OptimizerStates = Literal["float32", "8bit"]
+MOMENT_BYTES: dict[OptimizerStates, float] = {"float32": 8.0, "8bit": 2.0 + 2 * 4 / 256}  # 8bit: a scale for 256
 
 
 @dataclass(frozen=True)
@@ -153,13 +153,15 @@ def _folder_shape(init: str, head: str, lora: str) -> ModelShape | None:
     from rewardsmith.engines.embedded.tiny import tiny_config  # noqa: PLC0415
 
     adapter = LoraSettings.model_validate_json(lora) if lora else None
-    with quiet():
-        if is_tiny(init):
-            return config_shape(tiny_config(init)[0], head=head, lora=adapter)
-        folder = _local_folder(init)
-        if folder is not None:
-            return config_shape(ModelFolder(str(folder)).config(head), head=head, lora=adapter)
-    return None
+    try:
+        with quiet():
+            if is_tiny(init):
+                return config_shape(tiny_config(init)[0], head=head, lora=adapter)
+            folder = _local_folder(init)
+            config = None if folder is None else ModelFolder(str(folder)).config(head)
+            return None if config is None else config_shape(config, head=head, lora=adapter)
+    except Exception:  # noqa: BLE001 the check of the model's files says what is wrong
+        return None
 
 
 def _local_folder(init: str) -> Path | None:
@@ -247,35 +249,42 @@ def activation_bytes(
     spread: float = 1.0,
     kind: str = "cuda",
 ) -> int:
-    """Return what a backward pass over N tokens keeps at its peak.
+    """Return what a backward pass over N tokens, of which `responses` are predicted, needs at its peak.
 
-    A layer keeps, for each token, the inputs of its two norms and of its linear layers, queries, keys, values and
-    output of attention, and three steps of the gated product:
-
-        4 D + 4 I + H d + s (2 H + 2 K) d     numbers,
-
-    where attention sees s times the tokens (`spread`): it repeats a shared prompt and pads rows. With recompute a layer
-    keeps D, and one layer at a time the rest. The head keeps the logits of a chunk of tokens.
+    All layers keep theirs (`layer_bytes`); with recompute they keep their input of D numbers, and one at a time the
+    rest. The head has the logits of a chunk of tokens, and a layer three gradients of I numbers.
     """
-    responses = tokens if responses is None else responses
-    attention = spread * 2 * (shape.heads + shape.kv_heads) * shape.head_width
-    output = shape.heads * shape.head_width
-    norms = (shape.heads + shape.kv_heads) * shape.head_width if shape.qk_norm else 0
-    if shape.adapter and itemsize < 4:  # frozen layers keep nothing; each adapter keeps its input in float32
-        numbers = 2 * shape.hidden + 3 * shape.intermediate + attention + norms
-        layer = itemsize * numbers + 4 * (5 * shape.hidden + output + shape.intermediate)
-    else:
-        layer = itemsize * (4 * shape.hidden + 4 * shape.intermediate + output + attention + norms)
-    gradients = itemsize * 3 * shape.intermediate * tokens  # that pass through a layer
-    head = _head_bytes(shape, itemsize, responses, kind) + 2 * tokens * shape.hidden * itemsize
+    layer = tokens * layer_bytes(shape, itemsize, spread=spread)
+    passing = itemsize * 3 * shape.intermediate * tokens
+    head = _head_bytes(shape, itemsize, tokens if responses is None else responses, kind)
+    last = 2 * tokens * shape.hidden * itemsize
     if recompute:
-        kept = shape.layers * shape.hidden * itemsize * tokens
-        return int(kept + max(head, layer * tokens + gradients))
-    return int(shape.layers * layer * tokens + max(head, gradients))
+        return int(shape.layers * shape.hidden * itemsize * tokens + last + max(head, layer + passing))
+    return int(shape.layers * layer + last + max(head, passing))
+
+
+def layer_bytes(shape: ModelShape, itemsize: int, *, spread: float = 1.0) -> float:
+    """Return what one layer keeps of a token for the backward pass.
+
+    The inputs of its two norms and of its linear layers, queries, keys, values and output of attention, and three steps
+    of the gated product:
+
+        b (4 D + 4 I + H d + s (2 H + 2 K) d),
+
+    where attention sees s times the tokens (`spread`): it repeats a shared prompt and pads rows. Under an adapter the
+    layers are frozen and keep nothing, but each adapter keeps its input in float32.
+    """
+    output = shape.heads * shape.head_width
+    numbers = spread * 2 * (shape.heads + shape.kv_heads) * shape.head_width
+    numbers += (shape.heads + shape.kv_heads) * shape.head_width if shape.qk_norm else 0
+    if shape.adapter and itemsize < 4:
+        numbers += 2 * shape.hidden + 3 * shape.intermediate
+        return itemsize * numbers + 4 * (5 * shape.hidden + output + shape.intermediate)
+    return itemsize * (numbers + 4 * shape.hidden + 4 * shape.intermediate + output)
 
 
 def _head_bytes(shape: ModelShape, itemsize: int, responses: int, kind: str) -> int:
-    """Return logits of a chunk, in float32 and as they come, and the gradients of the head: (b + 8) c V + (4 + b) V D."""
+    """Return (b + 8) c V for the logits of c tokens, and (4 + b) V D for the gradient of the head."""
     if shape.scalar:
         return responses * shape.hidden * 4
     chunk = min(responses, max(1, CHUNK_LOGITS[kind] // shape.vocabulary))

@@ -97,6 +97,8 @@ def run_command(kind: type[Job], values: Mapping[str, Any], overrides: Sequence[
             own[name] = inputs.add_reward(own[name], overrides)
         elif own.get(name) is not None and input_kind(info) == "data":
             inputs.data[own[name]] = find_source(own[name], flags.get("source") or ())
+    if "overrides" in kind.model_fields:  # the job reads the recipe itself
+        own["overrides"], overrides = list(overrides), ()
     job = _validated(kind, own)
     if "models" in flags:
         inputs.add_models(flags["models"], job, overrides)
