@@ -106,7 +106,8 @@ class PlanJob(Job):
         stage = policy_stage(before, self.stage)
         figures = measured_figures(run, stage.settings)
         # The run itself, on its own devices, with its own lengths.
-        same = self.model_copy(update={"gpus": self.measured_gpus, "nodes": None, "judges": None})
+        unset = {name: None for name, info in type(self).model_fields.items() if info.default is None}
+        same = self.model_copy(update=unset | {"stage": self.stage, "gpus": self.measured_gpus})
         load = WorkloadBuilder(before, same, figures).workload()
         model = asdict(step_time(load, self.speeds()))
         factors = {

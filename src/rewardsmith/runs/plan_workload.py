@@ -55,6 +55,7 @@ def measured_figures(run: Path, stage: Any) -> dict[str, float]:
     names = {name for step in steps for name, value in step.items() if value is not None}
     figures = {name: median(step.get(name) or 0.0 for step in steps) for name in names}
     answers = figures["tokens/sampled"] / figures["response/length"]
+    figures["rule_seconds"] = figures.get("time/wait", 0.0) / answers  # where no judge is waited for
     figures["written"] = max(1.0, answers / (stage.prompts_per_step * stage.rollouts_per_prompt))
     if figures["groups/kept"]:
         figures["learned"] = min(1.0, figures["groups/kept"] / stage.prompts_per_step)
@@ -144,11 +145,10 @@ class WorkloadBuilder:
             other_seconds=self._take("other_seconds", _other(figures) if figures else None, 1.0 if cluster else 0.05),
         )
         judges = tuple(self._judges(load))
-        wait = figures.get("time/wait", 0.0)
         for name in ("learn_mfu", "prefill_mfu", "bandwidth_use", "network_use", *["sync_seconds"] * cluster):
             given = getattr(flags, name) if name in flags.model_fields_set else None
             self.assumptions.take(name, given, None, getattr(flags, name), "")
-        return replace(load, judges=judges, rule_seconds=0.0 if judges else wait / load.answers)
+        return replace(load, judges=judges, rule_seconds=0.0 if judges else figures.get("rule_seconds", 0.0))
 
     @property
     def _answers(self) -> int:
