@@ -32,6 +32,7 @@ JOBS: dict[str, str] = {
     "score": "rewardsmith.runs.score:ScoreRollouts",
     "generate": "rewardsmith.trainers.generate_answers:GenerateAnswers",
     "evaluate": "rewardsmith.trainers.evaluate.evaluate_reward:EvaluateReward",
+    "plan": "rewardsmith.runs.plan:PlanJob",
     "evaluate-policy": "rewardsmith.runs.evaluate_rollouts:EvaluateRollouts",
 }
 """Jobs that are commands, by the words of the command; imported when one is called."""
@@ -65,6 +66,7 @@ def explain(
     Example: `rewardsmith explain recipes/quickstart.toml stages.policy.advantage.type=rloo`
     """
     table = load_table(recipe, overrides)
+    checked = None
     if is_reward(table):
         text = explain_reward(table, str(recipe))
     else:
@@ -78,6 +80,12 @@ def explain(
         console.print(Syntax(text, "toml", theme="ansi_dark", background_color="default", word_wrap=True))
     else:
         sys.stdout.write(text)
+        sys.stdout.flush()
+    if checked is not None:
+        from rewardsmith.runs.memory import check_memory  # noqa: PLC0415 it may import torch
+
+        where = "embedded" if checked.scale is None else "verl"
+        check_memory(checked, lambda line: sys.stderr.write(f"{line}\n"), on=where, ignore=True)
 
 
 @app.command
@@ -97,6 +105,7 @@ def run(
         Literal["embedded", "verl"],
         Parameter(help="embedded: in this process, on a CPU or one GPU; verl: on the [scale] of the recipe, with Ray"),
     ] = "embedded",
+    ignore_memory: Annotated[bool, Parameter(help="start although the models do not seem to fit the memory")] = False,
 ) -> int:
     """Run a recipe: its stages in order, in one run folder.
 
@@ -113,7 +122,10 @@ def run(
     from rewardsmith.runs.start import Stopped, start  # noqa: PLC0415 a mistake in the recipe should not wait for torch
 
     try:
-        start(checked, recipe.stem, rewards=rewards, folder=folder, resume=resume, accept_changes=accept_changes, on=on)
+        start(
+            checked, recipe.stem, rewards=rewards, folder=folder, resume=resume, accept_changes=accept_changes, on=on,
+            ignore_memory=ignore_memory,
+        )  # fmt: skip
     except Stopped as stopped:
         sys.stderr.write(f"{stopped}\n")
         return 130

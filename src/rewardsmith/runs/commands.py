@@ -116,6 +116,8 @@ def run_command(kind: type[Job], values: Mapping[str, Any], overrides: Sequence[
             inputs.data[own[name]] = find_source(own[name], flags.get("source") or (), keep_ids=kind.keeps_ids)
         elif own.get(name) is not None and input_kind(info) == "model" and flags.get("models") is None:
             own[name] = inputs.add_model(own[name], f"--{name}", overrides)
+    if "overrides" in kind.model_fields:  # the job reads the recipe itself
+        own["overrides"], overrides = list(overrides), ()
     job = _validated(kind, own)
     if flags.get("models") is not None:
         inputs.add_models(flags["models"], job, overrides)

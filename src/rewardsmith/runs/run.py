@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 from rewardsmith.config import Chosen, import_name
@@ -22,6 +23,7 @@ from rewardsmith.rewards.pool import shared
 from rewardsmith.rewards.tree import check, connect, load
 from rewardsmith.runs.folder import RECIPE, SUMMARY, RunFolder
 from rewardsmith.runs.lineage import Lineage
+from rewardsmith.runs.memory import check_memory
 from rewardsmith.runs.model_registry import ModelRegistry, add_usage
 from rewardsmith.runs.preflight import RewardTrees, check_recipe
 from rewardsmith.runs.progress import LOG, Progress, RunLog
@@ -48,6 +50,8 @@ class Run:
         progress: Progress,
         rewards: RewardTrees | None = None,
         start_engine: Callable[[ModelSettings, int, str], Engine] | None = None,
+        *,
+        ignore_memory: bool = False,
     ) -> None:
         self.recipe = recipe
         self.seed = recipe.seed
@@ -55,6 +59,8 @@ class Run:
         self.stopping = False
         self.fresh = False  # a stage that runs again resumes from its own results
         self.run_log = RunLog(self.folder / LOG)
+        on = "embedded" if start_engine is None else "verl"
+        self._check_memory = partial(check_memory, recipe, self.log, on=on, ignore=ignore_memory)
         self.positioned = False  # whether it is known from where the run resumes
         self.state = RunState(Summary(recipe.title))
         self.progress = progress.within
@@ -124,6 +130,7 @@ class Run:
             self._earlier_usage = self.state.summary.models
             self.log(f"resuming from {resumed.name}")
         try:
+            self._check_memory()
             await check_recipe(self.recipe, self._rewards, self.source, self._models, self.log)
             check_trained_prompts(self.recipe, self.source, self.log)
             self._rewind(resumed)
