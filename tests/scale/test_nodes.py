@@ -23,6 +23,7 @@ from rewardsmith.scale import ray_start, workers
 from rewardsmith.scale.cluster import Cluster
 from rewardsmith.scale.scale_settings import ScaleSettings
 from rewardsmith.scale.verl_engine import VerlEngine, open_engine, start_folder
+from tests.scale.test_verl_run import HEAD, STAGE, metrics, run, start, write_recipe
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +72,30 @@ def test_two_nodes_learn_as_one_process(nodes: str, tmp_path: Path, monkeypatch:
         torch.testing.assert_close(there.logprobs(rows), here.logprobs(rows), atol=1e-5, rtol=0)
     finally:
         cluster.close()
+
+
+@pytest.mark.slow
+def test_two_runs_share_a_cluster_of_two_nodes(tmp_path: Path) -> None:
+    """Each has a rank on each node; both have the metrics of the run in one process."""
+    text = HEAD + STAGE.format(name="policy", steps=2, more='advantage = "grpo"')
+    recipe = write_recipe(tmp_path, text.replace("gpus_per_node = 2", "nodes = 2"))
+    cluster = RayNodes()
+    for _ in range(2):
+        cluster.add_node(num_gpus=2, num_cpus=18, include_dashboard=False)
+    try:
+        options = ("--on", "verl", f"scale.address={cluster.address}")
+        both = [start(recipe, tmp_path / name, *options) for name in ("first", "second")]
+        here = run(recipe, tmp_path / "here")
+        for process in both:
+            printed, _ = process.communicate(timeout=400)
+            assert process.returncode == 0, printed[-4000:]
+    finally:
+        cluster.shutdown()
+    for name in ("first", "second"):
+        there = metrics(tmp_path / name)
+        assert there.keys() == here.keys()
+        for step, values in here.items():
+            assert there[step] == pytest.approx(values, rel=2e-3, abs=5e-4), (name, step)
 
 
 def ranks(engine: VerlEngine) -> list[Any]:

@@ -8,6 +8,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from rewardsmith.config import Chosen, Settings
+from rewardsmith.console import count_of
 from rewardsmith.engines.model_settings import ModelSettings
 from rewardsmith.errors import UserError
 from rewardsmith.recipe import Recipe, marked
@@ -114,17 +115,18 @@ def verl_configs(recipe: Recipe) -> dict[str, VerlConfig]:
 def explain_verl(recipe: Recipe, *, everything: bool) -> str:
     """Return verl's configuration of a recipe as YAML documents with comments: each model, then each policy stage."""
     configs = verl_configs(recipe)
+    from rewardsmith.scale.verl_config import NOT_READ  # noqa: PLC0415
     from rewardsmith.scale.verl_stage import as_yaml  # noqa: PLC0415
 
     scale, plan = recipe.scale or ScaleSettings(), plan_of(recipe)
-    text = [_heading(scale, plan)]
+    text = [_heading(scale, plan, everything)]
     for group in plan.groups:
         tables = TABLES if group.writes else TABLES[:2]
         servers = ", with rollout servers" * group.writes
         about = f"models.{group.name}: {', '.join(group.uses) or 'copied by another model'}"
         text.append(
             f"---\n# {about}\n# {scale.processes} verl workers{servers}. Its workers read these tables:"
-            f"\n{as_yaml(configs[group.name], everything=everything, only=tables)}"
+            f"\n{as_yaml(configs[group.name], tables, everything=everything, leave_out=NOT_READ)}"
         )
     for setting, model in plan.references.items():
         text.append(f"---\n# {setting}: a frozen copy of models.{model}, with the same configuration\n")
@@ -137,7 +139,7 @@ def explain_verl(recipe: Recipe, *, everything: bool) -> str:
             text.append(
                 f"---\n# {path} ({getattr(chosen.settings, 'name', '')}) in verl's words. rewardsmith's trainer does"
                 " this part; verl's workers do not read it,\n# and verl's check does.\n"
-                f"{as_yaml(verl, everything=False, only=keys)}"
+                f"{as_yaml(verl, keys)}"
                 f"# runs in rewardsmith's trainer, without a word of verl's: {', '.join(ours)}\n"
             )
         else:
@@ -145,12 +147,12 @@ def explain_verl(recipe: Recipe, *, everything: bool) -> str:
     return "".join(text)
 
 
-def _heading(scale: ScaleSettings, plan: Plan) -> str:
+def _heading(scale: ScaleSettings, plan: Plan, everything: bool) -> str:
     devices = "worker processes on a CPU" if scale.device == "cpu" else "GPUs"
-    hint = "Shown is what differs from verl's defaults; --all shows everything."
+    hint = "" if everything else "# Only what differs from verl's defaults is here; --all has everything.\n"
     return (
-        f"# verl {version('verl')}: {scale.nodes} x {scale.gpus_per_node} {devices}, {plan.count} models, copies and"
-        f" references on each. Checked by verl's own check.\n# {hint}\n"
+        f"# verl {version('verl')} on {scale.nodes} x {scale.gpus_per_node} {devices}, with"
+        f" {count_of(plan.count, 'worker group')} on each. verl's own check has passed.\n{hint}"
     )
 
 

@@ -6,7 +6,7 @@ The names are those under which `docs/parity.md` compares our functions with ver
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import redirect_stdout
 from typing import Any
 
@@ -127,17 +127,17 @@ def check_config(verl: VerlConfig, what: str, *, critic: bool, reference: bool) 
         raise UserError(f"{what}: verl's own check refuses this configuration: {why}") from error
 
 
-def as_yaml(verl: VerlConfig, *, everything: bool, only: tuple[str, ...] | None = None) -> str:
-    """Return the configuration as YAML, each value of ours with the recipe key that it came from.
+def as_yaml(verl: VerlConfig, only: Iterable[str], *, everything: bool = False, leave_out: Iterable[str] = ()) -> str:
+    """Return what is under some keys of the configuration as YAML, with the recipe key that each value came from.
 
-    Without `everything` it has what differs from verl's defaults; with `only`, what is under these keys.
+    Without `everything` it has what differs from verl's defaults.
     """
     values = flat(OmegaConf.to_container(verl.config, resolve=True))
     defaults = flat(OmegaConf.to_container(default_config().config, resolve=True))
     rows = []
     for key, value in values.items():
-        origin = next((origin for own, origin in verl.origins.items() if f"{key}.".startswith(f"{own}.")), None)
-        if only is not None and not f"{key}.".startswith(tuple(f"{one}." for one in only)):
+        origin = next((origin for own, origin in verl.origins.items() if _is_under(key, [own])), None)
+        if not _is_under(key, only) or _is_under(key, leave_out):
             continue
         if everything or (origin is not None and (key not in defaults or defaults[key] != value)):
             rows.append((key, value, origin))
@@ -153,3 +153,7 @@ def as_yaml(verl: VerlConfig, *, everything: bool, only: tuple[str, ...] | None 
         before = parts
     width = min(64, max((len(setting) for setting, comment in lines if comment), default=0))
     return "".join(f"{setting:<{width}}  {comment}".rstrip() + "\n" for setting, comment in lines)
+
+
+def _is_under(key: str, places: Iterable[str]) -> bool:
+    return f"{key}.".startswith(tuple(f"{place}." for place in places))
