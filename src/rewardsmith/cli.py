@@ -69,6 +69,8 @@ def explain(
     """
     table = load_table(recipe, overrides)
     if is_reward(table):
+        if on == "verl":
+            raise UserError(f"{recipe} is a reward table: --on verl explains a recipe")
         text = explain_reward(table, str(recipe))
     else:
         checked = parse_recipe(table, source=str(recipe))

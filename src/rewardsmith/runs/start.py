@@ -116,6 +116,8 @@ def _recorded(run: Run, files: RunFolder) -> Iterator[None]:
             run.run_log.write(str(error))
             summary.state = "stopped"
         else:
+            if error is not caught:
+                run.run_log.write(f"caused by {type(caught).__name__}: {caught}")
             run.run_log.failed(error)
             known = isinstance(error, UserError)
             summary.state = "failed"
