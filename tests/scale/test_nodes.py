@@ -42,6 +42,7 @@ def test_two_nodes_learn_as_one_process(nodes: str, tmp_path: Path, monkeypatch:
     scale = ScaleSettings(device="cpu", nodes=2, gpus_per_node=1, address=nodes)
     cluster = Cluster(scale, tmp_path)
     try:
+        monkeypatch.setattr(ray_start, "JOIN_TIMEOUT", 0.0)
         with pytest.raises(UserError, match=r"16 CPUs on each\. The nodes of Ray have 1 GPUs and 9 CPUs, 1 GPUs"):
             ray_start._require_room(scale.model_copy(update={"nodes": 1, "gpus_per_node": 2}))
         with monkeypatch.context() as patch:
