@@ -46,9 +46,7 @@ class VerlEngine(ModelText):
     ) -> None:
         super().__init__(tokenizer, settings, name)
         self.device = torch.device("cpu")  # of the tensors that it takes and returns
-        # An adapter is merged for the servers in bfloat16: what they sample with is not what learns.
-        exact = cluster.scale.device == "cpu" and settings.lora is None
-        self.dtype = torch.float32 if exact else torch.bfloat16
+        self.dtype = torch.float32 if cluster.scale.device == "cpu" else torch.bfloat16
         self.stop_ids = tuple(sorted({*stop_ids, self._end}))
         self._cluster, self._workers, self._config, self._path = cluster, workers, config, path
         self._version = 0  # counts the updates
