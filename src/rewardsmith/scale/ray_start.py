@@ -54,7 +54,8 @@ def start_ray(scale: ScaleSettings, folder: Path) -> RayResourcePool:
             log_to_driver=False,  # what the workers print stays in Ray's own logs; their errors come here
         )
     except (ConnectionError, RuntimeError) as error:
-        raise UserError(f"scale.address = {scale.address!r}: cannot join Ray: {error}") from error
+        what = f'scale.address = "{scale.address}": cannot join Ray' if scale.address else "cannot start Ray"
+        raise UserError(f"{what}: {error}") from error
     try:
         _require_room(scale)
         if scale.address:
