@@ -21,8 +21,7 @@ from rewardsmith.engines.embedded.generate import GenerationRequest
 from rewardsmith.engines.model_settings import ModelSettings
 from rewardsmith.engines.protocol import Sampling
 from rewardsmith.scale.packed_engine import SCALAR, LanguageEngine, ScalarHeadEngine
-
-ROLLOUT = "rewardsmith_cpu"  # its name in verl's configuration
+from rewardsmith.scale.scale_settings import CPU_ROLLOUT as ROLLOUT
 
 
 class CpuServer:

@@ -13,6 +13,7 @@ from tensordict import TensorDict
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 from transformers import AutoModelForTokenClassification
+from verl.models.transformers.monkey_patch import apply_monkey_patch
 from verl.utils import tensordict_utils as tu
 from verl.workers.engine import EngineRegistry
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead, FSDPEngineWithValueHead
@@ -110,6 +111,11 @@ class ScalarHeadEngine(PackedRows, FSDPEngineWithValueHead):
         torch.nn.init.zeros_(module.score.bias).requires_grad_(False)
         if "score.weight" in loaded["missing_keys"]:
             torch.nn.init.zeros_(module.score.weight)
+        apply_monkey_patch(
+            module,
+            use_remove_padding=self.use_remove_padding,
+            ulysses_sp_size=self.engine_config.ulysses_sequence_parallel_size,
+        )
         if self.model_config.enable_gradient_checkpointing:
             module.gradient_checkpointing_enable({"use_reentrant": False})
         return module

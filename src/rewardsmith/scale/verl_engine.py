@@ -215,9 +215,11 @@ class VerlEngine(ModelText):
         return open_engine(self._cluster, settings, folder, name=name, writes=writes, frozen=frozen)
 
     def sleep(self) -> None:
-        """Do nothing: verl offloads by itself, where `scale.offload` says so."""
+        """Give back the GPU memory of the servers; what learns is in host memory where `scale.offload` says so."""
+        self._workers.learn()
 
-    wake = sleep
+    def wake(self) -> None:
+        """Do nothing: the workers and servers load what they need."""
 
     def digest(self, *, adapter: bool = True) -> str:
         """Return a name of the weights: the start, and how often they were updated."""

@@ -7,8 +7,10 @@ function of `Outputs`, so that estimators, losses and reductions are the same co
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from importlib.metadata import entry_points
 from typing import Any
 
 import numpy as np
@@ -102,10 +104,25 @@ def gather(shard: Tensor, device: Any) -> Tensor:
     return shard.full_tensor() if isinstance(shard, DTensor) else shard
 
 
+def require_plugins() -> None:
+    """Raise unless this process has what verl should have loaded: it keeps quiet about a plug-in that fails."""
+    if os.environ.get("VERL_PLATFORM") == "cpu" != get_device_name():
+        raise RuntimeError(f"verl runs on {get_device_name()!r} in this worker: it did not load rewardsmith.scale.cpu")
+    policy = os.environ.get("VERL_USE_EXTERNAL_PLUGINS", "auto").strip().lower()
+    for plugin in entry_points(group="verl.plugins"):
+        if policy == "auto" or plugin.name in [name.strip() for name in policy.split(",")]:
+            try:
+                plugin.load()
+            except Exception as error:
+                remedy = "repair it on every node, or leave it out with VERL_USE_EXTERNAL_PLUGINS"
+                raise RuntimeError(f"verl's plug-in {plugin.name!r} cannot be loaded: {error!r}. {remedy}") from error
+
+
 class RowWorker(TrainingWorker):
     """A rank of a model."""
 
     def __init__(self, config: Any) -> None:
+        require_plugins()
         if get_device_name() == "cpu":
             import rewardsmith.scale.cpu_rollout  # noqa: F401, PLC0415 it registers the engines of the CPU
 
