@@ -18,6 +18,8 @@ from rewardsmith.recipe import Recipe, marked
 from rewardsmith.rewards.component import Component
 from rewardsmith.rewards.tree import check, check_source, connect, has_part, routes, unfit, walk
 from rewardsmith.runs.model_registry import ModelRegistry
+from rewardsmith.scale.placement import placement_problems
+from rewardsmith.scale.scale_settings import ScaleSettings
 from rewardsmith.trainers.evaluate.evaluate_policy import require_free
 from rewardsmith.trainers.process.implicit_parts import (
     claim_implicit_parts,
@@ -130,7 +132,7 @@ def copies_of(models: Mapping[str, Chosen], name: str) -> list[str]:
 
 
 def check_for_cluster(recipe: Recipe, source: str) -> None:
-    """Refuse what cannot run on a cluster: a judge in the process of the driver."""
+    """Refuse what cannot run on a cluster: a judge in the process of the driver, servers on GPUs that are full."""
     problems = [
         Problem(
             path,
@@ -140,6 +142,7 @@ def check_for_cluster(recipe: Recipe, source: str) -> None:
         for path, mark, name in marked(recipe)
         if mark.offer in ("chat", "rate", "rate_turns") and isinstance(recipe.models[name].settings, ModelSettings)
     ]
+    problems += placement_problems(recipe.models, recipe.scale or ScaleSettings())
     if problems:
         raise RecipeError(source, problems)
 

@@ -79,7 +79,7 @@ def _cluster(recipe: Recipe, path: Path, console: Console) -> Iterator[Callable[
     from rewardsmith.scale.launch import launch  # noqa: PLC0415 only a run on a cluster needs it
 
     console.print("starting Ray and verl", highlight=False)
-    with launch(recipe.scale, path.absolute() / "scale") as start_engine:
+    with launch(recipe.scale, path.absolute() / "scale", recipe.models) as start_engine:
         yield start_engine
 
 

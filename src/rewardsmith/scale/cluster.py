@@ -6,11 +6,13 @@ import io
 import os
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import ray
+import torch
 from omegaconf import OmegaConf
 from ray.util import list_named_actors
 from verl.checkpoint_engine import CheckpointEngineManager
@@ -45,7 +47,7 @@ def environment(scale: ScaleSettings) -> dict[str, str]:
 class Cluster:
     """The machines of a run."""
 
-    def __init__(self, scale: ScaleSettings, folder: Path) -> None:
+    def __init__(self, scale: ScaleSettings, folder: Path, reserved: Sequence[int] = ()) -> None:
         self.scale = scale
         self.folder = folder  # for the models that start from others; every node can read it
         self.writer: ModelWorkers | None = None  # whose rollout servers run: verl names them alike for every model
@@ -54,6 +56,8 @@ class Cluster:
         local: dict[str, Any] = {"include_dashboard": False}
         if scale.device == "cpu":
             local |= {"num_gpus": processes, "num_cpus": 4 + processes * GROUPS_PER_GPU}
+        else:  # the first ones; managed servers may have the others
+            local["num_gpus"] = min(scale.gpus_per_node, torch.cuda.device_count())
         ray.init(
             **({"address": scale.address} if scale.address else local),
             runtime_env={"env_vars": environment(scale)},
@@ -68,6 +72,13 @@ class Cluster:
                     f"scale asks for {scale.nodes} x {scale.gpus_per_node} GPUs. That needs {wanted} {kind}s, and Ray"
                     f" has {found}: lower scale.nodes or scale.gpus_per_node, or set scale.address to a larger cluster"
                 )
+        here = next(node for node in ray.nodes() if node["NodeID"] == ray.get_runtime_context().get_node_id())
+        if reserved and here["Resources"].get("GPU", 0) > scale.gpus_per_node:
+            ray.shutdown()
+            raise UserError(
+                f"GPU {reserved[0]} of this machine is for a managed server (models.NAME.devices), and Ray could give"
+                f" it to the trainer too: start Ray here with --num-gpus={scale.gpus_per_node}"
+            )
         self._pool = RayResourcePool(
             [scale.gpus_per_node] * scale.nodes, use_gpu=True, max_colocate_count=GROUPS_PER_GPU
         )
