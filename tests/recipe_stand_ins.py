@@ -193,7 +193,7 @@ _OF_JUDGES: dict[str, Callable[[Path, Path], list[str]]] = {
 
 
 def scale_stand_ins(path: Path, folder: Path, url: str) -> list[str]:
-    """Return the overrides with which a recipe of `recipes/scale` runs here; models other than the policy are served."""
+    """Return the overrides with which a recipe of `recipes/scale` runs here; judges are served at `url`."""
     served = f'type = "server", urls = ["{url}"]'
     data = f'data.train.path="{_rows(folder)}"'
     if path.stem == "prime":

@@ -63,14 +63,15 @@ def check_labels(lines: list[dict[str, Any]]) -> None:
 
 def small(path: Path, changes: list[str]) -> Recipe:
     """Return a recipe with its stages cut down; what a stage does not have is not added."""
-    table, changes = tomllib.loads(path.read_text()), [*changes]
-    for i, stage in enumerate(table["stages"]):
+    cuts = []
+    for i, stage in enumerate(tomllib.loads(path.read_text())["stages"]):
         for key, value in SMALL.get(stage["type"], {}).items():
             outer, _, inner = key.partition(".")
-            ends = key == "steps" and stage["type"] == "sft" and "epochs" in stage  # one of the two
-            if (not inner or outer in stage) and not ends:
-                changes.append(f"stages.{i}.{key}={value}")
-    return load_recipe(path, changes)
+            if key == "steps" and "steps" not in stage:
+                cuts.append(f"stages.{i}.epochs=1")
+            elif not inner or outer in stage:
+                cuts.append(f"stages.{i}.{key}={value}")
+    return load_recipe(path, [*cuts, *changes])
 
 
 CLUSTERS = [p for p in RECIPES if p.parent.name == "scale" and p.stem != "quickstart_verl"]
