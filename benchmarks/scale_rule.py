@@ -1,4 +1,4 @@
-"""The rule of our side of `benchmarks/scale.py`, in a file of its own: the workers of rules import neither ray nor verl."""
+"""The rule of both sides of `benchmarks/scale.py`; workers of rules need neither ray nor verl to import it."""
 
 from rewardsmith.types import Prompt
 

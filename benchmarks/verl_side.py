@@ -64,9 +64,10 @@ def main(work: dict[str, Any]) -> None:
     from verl.trainer.main_ppo import TaskRunnerV1, run_ppo  # noqa: PLC0415
 
     from rewardsmith.engines.model_settings import ModelSettings  # noqa: PLC0415
-    from rewardsmith.scale.cluster import GROUPS_PER_GPU, environment  # noqa: PLC0415
-    from rewardsmith.scale.scale_settings import ScaleSettings  # noqa: PLC0415
-    from rewardsmith.scale.verl_config import ACTOR, MODEL, ROLLOUT as ROLLOUT_TABLE, model_config  # noqa: PLC0415
+    from rewardsmith.scale.ray_start import environment  # noqa: PLC0415
+    from rewardsmith.scale.scale_settings import GROUPS_PER_GPU, ScaleSettings  # noqa: PLC0415
+    from rewardsmith.scale.verl_config import ACTOR, MODEL, model_config  # noqa: PLC0415
+    from rewardsmith.scale.verl_config import ROLLOUT as WRITER  # noqa: PLC0415
 
     scale = ScaleSettings(device="cpu", gpus_per_node=work["ranks"])
     verl = model_config(ModelSettings(init=work["model"]), "policy", Path(work["model"]), scale)
@@ -83,8 +84,8 @@ def main(work: dict[str, Any]) -> None:
         f"{ACTOR}.ppo_mini_batch_size": work["prompts"] // work["mini_batches"],
         f"{ACTOR}.optim.lr": work["lr"],
         f"{ACTOR}.optim.weight_decay": 0.0,
-        f"{ROLLOUT_TABLE}.n": work["rollouts"],
-        f"{ROLLOUT_TABLE}.agent.num_workers": 1,
+        f"{WRITER}.n": work["rollouts"],
+        f"{WRITER}.agent.num_workers": 1,
         "reward.num_workers": 1,
         "reward.custom_reward_function.path": __file__,
         "trainer.use_v1": True,

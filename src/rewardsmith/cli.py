@@ -55,6 +55,10 @@ def explain(
     /,
     *overrides: Overrides,
     everything: Annotated[bool, Parameter(name="--all", help="show the rare settings too")] = False,
+    on: Annotated[
+        Literal["embedded", "verl"],
+        Parameter(help="verl: print what a run on a cluster gives to verl's workers, checked by verl's own check"),
+    ] = "embedded",
 ) -> None:
     """Check a recipe and print it with its defaults and a line about each setting.
 
@@ -71,12 +75,48 @@ def explain(
         RewardTrees(checked, str(recipe))
         for warning in warnings(checked):
             sys.stderr.write(f"warning: {warning}\n")
-        text = explain_recipe(checked, everything=everything)
+        if on == "verl":
+            check_for_cluster(checked, str(recipe))
+            from rewardsmith.runs.verl_command import explain_verl  # noqa: PLC0415 only this needs verl
+
+            text = explain_verl(checked, everything=everything)
+        else:
+            text = explain_recipe(checked, everything=everything)
     console = Console()
     if console.is_terminal:
-        console.print(Syntax(text, "toml", theme="ansi_dark", background_color="default", word_wrap=True))
+        console.print(
+            Syntax(
+                text,
+                "toml" if on == "embedded" else "yaml",
+                theme="ansi_dark",
+                background_color="default",
+                word_wrap=True,
+            )
+        )
     else:
         sys.stdout.write(text)
+
+
+export = App(name="export", help="Write a recipe as a job for another system.")
+app.command(export)
+
+
+@export.command(name="verl")
+def export_for_verl(
+    recipe: RecipeFile,
+    folder: Annotated[Path, Parameter(help="the folder to write")],
+    /,
+    *overrides: Overrides,
+) -> None:
+    """Write a recipe as a job for Ray: recipe, verl's configuration, environment, and the command that submits it.
+
+    Example: `rewardsmith export verl recipes/scale/quickstart_verl.toml jobs/quickstart`
+    """
+    table = load_table(recipe, overrides)
+    from rewardsmith.runs.verl_export import SUBMIT, export_verl  # noqa: PLC0415 only this needs verl
+
+    export_verl(table, folder, source=recipe)
+    sys.stdout.write(f"{folder / SUBMIT} submits it to a Ray cluster; {folder / 'README.md'} says what is where\n")
 
 
 @app.command
@@ -169,7 +209,7 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")
     try:
         first = sys.argv[1] if len(sys.argv) > 1 else ""
-        known = {words.split()[0] for words in JOBS} | {"run", "explain", "cache"}
+        known = {words.split()[0] for words in JOBS} | {"run", "explain", "export", "cache"}
         for words, place in JOBS.items():
             if first == words.split()[0] or first not in known:  # a misspelt one needs all for "Did you mean"
                 _register(words, import_name(place))

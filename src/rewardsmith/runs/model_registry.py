@@ -112,7 +112,9 @@ class ModelRegistry:
             from rewardsmith.engines.embedded.chat_model import EmbeddedChatModel, EmbeddedRater  # noqa: PLC0415
             from rewardsmith.engines.embedded.engine import EmbeddedEngine  # noqa: PLC0415
 
-            assert isinstance(engine, EmbeddedEngine)
+            if not isinstance(engine, EmbeddedEngine):
+                remedy = 'set type = "managed" or "server" for it'
+                raise UserError(f"models.{name}: a reward cannot call a model on the cluster: {remedy}")
             make = EmbeddedChatModel if settings.head == "language" else EmbeddedRater
             return make(engine, partial(self._scheduler.on_device, name))
         if isinstance(settings, SentenceSettings):

@@ -14,10 +14,12 @@ from rewardsmith.engines.model_settings import ModelSettings
 from rewardsmith.engines.protocol import ModelOutline
 from rewardsmith.errors import Problem, RecipeError, UserError, listing, nearest
 from rewardsmith.masking import shown
-from rewardsmith.recipe import Recipe, marked
+from rewardsmith.recipe import Recipe, marked, places
 from rewardsmith.rewards.component import Component
+from rewardsmith.rewards.implicit import Implicit
 from rewardsmith.rewards.tree import check, check_source, connect, has_part, routes, unfit, walk
 from rewardsmith.runs.model_registry import ModelRegistry
+from rewardsmith.scale.cluster_checks import model_problems
 from rewardsmith.scale.placement import placement_problems
 from rewardsmith.scale.scale_settings import ScaleSettings
 from rewardsmith.trainers.evaluate.evaluate_policy import require_free
@@ -132,17 +134,26 @@ def copies_of(models: Mapping[str, Chosen], name: str) -> list[str]:
 
 
 def check_for_cluster(recipe: Recipe, source: str) -> None:
-    """Refuse what cannot run on a cluster: a judge in the process of the driver, servers on GPUs that are full."""
+    """Refuse what cannot run on a cluster: settings of models, and models that rewards would call in the driver."""
+    remedy = 'set type = "managed" or "server" for it'
     problems = [
         Problem(
             path,
-            'is a model in this process, which cannot be called on a cluster: set type = "managed" or "server" for it',
+            f"is a model in this process, which cannot be called on a cluster: {remedy}",
             shown(name),
         )
         for path, mark, name in marked(recipe)
         if mark.offer in ("chat", "rate", "rate_turns") and isinstance(recipe.models[name].settings, ModelSettings)
     ]
+    problems += model_problems(recipe.models, recipe.scale or ScaleSettings())
     problems += placement_problems(recipe.models, recipe.scale or ScaleSettings())
+    trained = tuple(f"{t.path}.reward" for t in stage_tables(recipe) if getattr(t.table, "trains_rewards", False))
+    outside = "an implicit reward runs on a cluster only in the reward of a stage that trains: use `rewardsmith score`"
+    problems += [
+        Problem(path, outside)
+        for path, table in places(recipe)
+        if isinstance(table, Chosen) and table.target is Implicit and not path.startswith(trained)
+    ]
     if problems:
         raise RecipeError(source, problems)
 

@@ -21,9 +21,8 @@ from rewardsmith.engines.embedded.engine import EmbeddedEngine
 from rewardsmith.engines.embedded.generate import GenerationRequest
 from rewardsmith.engines.model_settings import ModelSettings
 from rewardsmith.engines.protocol import Sampling
+from rewardsmith.scale.scale_settings import CPU_ROLLOUT as ROLLOUT
 from rewardsmith.scale.workers import SCALAR, ScalarHeadEngine
-
-ROLLOUT = "rewardsmith_cpu"  # its name in verl's configuration
 
 
 class CpuServer:

@@ -46,7 +46,9 @@ class VerlEngine(ModelText):
     ) -> None:
         super().__init__(tokenizer, settings, name)
         self.device = torch.device("cpu")  # of the tensors that it takes and returns
-        self.dtype = torch.float32 if cluster.scale.device == "cpu" else torch.bfloat16
+        # An adapter is merged for the servers in bfloat16: what they sample with is not what learns.
+        exact = cluster.scale.device == "cpu" and settings.lora is None
+        self.dtype = torch.float32 if exact else torch.bfloat16
         self.stop_ids = tuple(sorted({*stop_ids, self._end}))
         self._cluster, self._workers, self._config, self._path = cluster, workers, config, path
         self._version = 0  # counts the updates
@@ -214,9 +216,11 @@ class VerlEngine(ModelText):
         return open_engine(self._cluster, settings, folder, name=name, writes=writes, frozen=frozen)
 
     def sleep(self) -> None:
-        """Do nothing: verl offloads by itself, where `scale.offload` says so."""
+        """Give back the GPU memory of the servers; what learns is in host memory where `scale.offload` says so."""
+        self._workers.learn()
 
-    wake = sleep
+    def wake(self) -> None:
+        """Do nothing: the workers and servers load what they need."""
 
     def digest(self, *, adapter: bool = True) -> str:
         """Return a name of the weights: the start, and how often they were updated."""

@@ -7,15 +7,19 @@ function of `Outputs`, so that estimators, losses and reductions are the same co
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Mapping, Sequence
 from functools import partial
+from importlib.metadata import entry_points
 from typing import Any
 
 import numpy as np
 import torch
+from peft import PeftModel
 from tensordict import TensorDict
 from torch import Tensor
 from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
+from verl.models.transformers.monkey_patch import apply_monkey_patch
 from verl.single_controller.base.decorator import Dispatch, make_nd_compute_dataproto_dispatch_fn, register
 from verl.utils import tensordict_utils as tu
 from verl.utils.device import get_device_id, get_device_name
@@ -84,10 +88,25 @@ def row_loss(loss: Any, model_output: dict[str, Tensor], data: TensorDict, dp_gr
     return total, {}
 
 
+def require_plugins() -> None:
+    """Raise unless this process has what verl should have loaded: it keeps quiet about a plug-in that fails."""
+    if os.environ.get("VERL_PLATFORM") == "cpu" != get_device_name():
+        raise RuntimeError(f"verl runs on {get_device_name()!r} in this worker: it did not load rewardsmith.scale.cpu")
+    policy = os.environ.get("VERL_USE_EXTERNAL_PLUGINS", "auto").strip().lower()
+    for plugin in entry_points(group="verl.plugins"):
+        if policy == "auto" or plugin.name in [name.strip() for name in policy.split(",")]:
+            try:
+                plugin.load()
+            except Exception as error:
+                remedy = "repair it on every node, or leave it out with VERL_USE_EXTERNAL_PLUGINS"
+                raise RuntimeError(f"verl's plug-in {plugin.name!r} cannot be loaded: {error!r}. {remedy}") from error
+
+
 class RowWorker(TrainingWorker):
     """A rank of a model."""
 
     def __init__(self, config: Any) -> None:
+        require_plugins()
         if get_device_name() == "cpu":
             import rewardsmith.scale.cpu_rollout  # noqa: F401, PLC0415 it registers the engines of the CPU
 
@@ -165,8 +184,14 @@ class RowWorker(TrainingWorker):
         """Write a Hugging Face folder; gathering the weights takes every rank."""
         weights, _ = self.engine.get_per_tensor_param()
         gathered = {name: tensor.detach().float().cpu() for name, tensor in weights if name != "score.bias"}
+        module, config = self.engine.module, self.model_config.hf_config
+        if isinstance(module, PeftModel):
+            state = {name: tensor for name, tensor in module.state_dict().items() if ".lora_" in name}
+            adapter = {name: getattr(tensor, "full_tensor", lambda t=tensor: t)() for name, tensor in state.items()}
+            if self.rank == 0:
+                module.save_pretrained(f"{folder}/adapter", state_dict=adapter)
+            module = module.get_base_model()
         if self.rank == 0:
-            module, config = self.engine.module, self.model_config.hf_config
             if self.config.model_type == SCALAR:
                 with torch.device("meta"):
                     module = AutoModelForSequenceClassification.from_config(config)  # type: ignore[no-untyped-call]
@@ -238,6 +263,11 @@ class ScalarHeadEngine(FSDPEngineWithValueHead):
         torch.nn.init.zeros_(module.score.bias).requires_grad_(False)
         if "score.weight" in loaded["missing_keys"]:
             torch.nn.init.zeros_(module.score.weight)
+        apply_monkey_patch(
+            module,
+            use_remove_padding=self.use_remove_padding,
+            ulysses_sp_size=self.engine_config.ulysses_sequence_parallel_size,
+        )
         if self.model_config.enable_gradient_checkpointing:
             module.gradient_checkpointing_enable({"use_reentrant": False})
         return module
