@@ -49,6 +49,7 @@ loss = { type = "clip", low = 0.1, high = 0.3 }
 reduction = "sequence-mean-token-mean"
 kl = { coefficient = 0.02, estimator = "k3" }
 critic = { model = "critic" }
+optimizer = { lr = 1e-4, beta2 = 0.95 }
 reward = { type = "rule", rule = "arithmetic" }
 """
 
@@ -97,11 +98,11 @@ def test_what_is_printed_is_yaml_of_what_differs_from_verls_defaults(tmp_path: P
     assert model["actor_rollout_ref"]["rollout"]["tensor_model_parallel_size"] == 4
     assert model["actor_rollout_ref"]["model"]["override_config"] == {"attn_implementation": "sdpa"}
     assert "rollout" not in critic["actor_rollout_ref"]  # it has no servers
-    assert stage["actor_rollout_ref"]["actor"]["optim"]["betas"] == [0.9, 0.98]
+    assert stage["actor_rollout_ref"]["actor"]["optim"]["betas"] == [0.9, 0.95]
     assert "path: tiny-llama" in text
     assert "# models.policy.init" in text
     assert "stages.1.imitation" in text.split("without a word of verl's:")[1]
-    assert "optim.lr" not in text.split("without a word of verl's:")[1]
+    assert "optimizer" not in text.split("without a word of verl's:")[1]
     assert "frozen copy of models.policy" in text
     whole = next(document for document in yaml.safe_load_all(explain_verl(checked, everything=True)) if document)
     defaults = OmegaConf.to_container(default_config().config, resolve=True)["actor_rollout_ref"]

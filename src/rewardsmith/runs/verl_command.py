@@ -34,8 +34,8 @@ class WorkerGroup:
 
     @property
     def writes(self) -> bool:
-        """Whether it may have rollout servers."""
-        return self.settings.head == "language"
+        """Whether it gets rollout servers: it is the model of a stage, and not one that only reads."""
+        return self.settings.head == "language" and any(use.count(".") == 2 for use in self.uses)
 
 
 @dataclass(frozen=True)
@@ -182,4 +182,9 @@ def _changed(settings: Settings | None) -> list[str]:
 
 
 def _is_mapped(path: str, verl: VerlConfig) -> bool:
-    return any(f"{origin}.".startswith(f"{path}.") for origin in verl.origins.values())
+    for origin in verl.origins.values():
+        first, *others = origin.split(", ")
+        names = [first, *(f"{first.rpartition('.')[0]}.{other}" for other in others)]
+        if any(f"{name}.".startswith(f"{path}.") for name in names):
+            return True
+    return False

@@ -19,6 +19,7 @@ from verl.utils.config import omega_conf_to_dataclass
 from verl.workers.config import TrainingWorkerConfig
 from verl.workers.rollout.llm_server import LLMServerManager
 
+import rewardsmith.scale.cpu_rollout  # noqa: F401 it registers the servers of the CPU
 from rewardsmith.engines.model_settings import ModelSettings
 from rewardsmith.errors import UserError
 from rewardsmith.scale.ray_start import start_ray

@@ -101,7 +101,7 @@ def _algorithm(stage: Any) -> Iterator[tuple[str, Any, str]]:
 
 def _optimizer(key: str, optimizer: Any, path: str) -> Iterator[tuple[str, Any, str]]:
     yield f"{key}.lr", optimizer.lr, f"{path}.lr"
-    yield f"{key}.betas", [optimizer.beta1, optimizer.beta2], f"{path}.beta1"
+    yield f"{key}.betas", [optimizer.beta1, optimizer.beta2], f"{path}.beta1, beta2"
     yield f"{key}.weight_decay", optimizer.weight_decay, f"{path}.weight_decay"
     yield f"{key}.lr_warmup_steps", optimizer.warmup, f"{path}.warmup"
     if optimizer.schedule != "linear":
