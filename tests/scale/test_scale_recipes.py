@@ -16,6 +16,7 @@ from rich.console import Console
 from rewardsmith.recipe import Recipe, explain, load_recipe
 from rewardsmith.runs.preflight import RewardTrees, check_for_cluster
 from rewardsmith.runs.start import start
+from rewardsmith.runs.verl_command import explain_verl
 from tests.command_line import call
 from tests.data.prepare.serving import Serving
 from tests.recipe_stand_ins import reply_as_judge, scale_stand_ins
@@ -30,6 +31,7 @@ def test_a_recipe_of_a_cluster_passes_every_check(name: str) -> None:
     RewardTrees(recipe)
     check_for_cluster(recipe, name)
     assert "gpus_per_node" in explain(recipe)
+    assert "n_gpus_per_node" in explain_verl(recipe, everything=True)  # verl's own check has passed
 
 
 @pytest.fixture(scope="module")
