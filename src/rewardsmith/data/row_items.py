@@ -5,8 +5,7 @@
     for prompt in source.prompts(seed=0):
         ...                              # every row once, in an order that the seed decides
 
-Pairs, groups and grades have the forms of TRL's preference data sets, of UltraFeedback and of RewardBench, among
-others:
+Pairs, groups and grades have the forms of TRL's preference data sets, UltraFeedback, RewardBench and others:
 
     {"prompt": "Why?", "chosen": "Because …", "rejected": "No idea."}
     {"chosen": [user, assistant], "rejected": [user, assistant]}               the prompt is what both begin with
@@ -284,8 +283,9 @@ class RowFileSource:
             Field(description="other names for the columns of pairs, groups and grades, such as { chosen = 'good' }"),
         ] = None,
         out_of: Annotated[float, Field(gt=0, description="grades: points in all, in rows that do not say")] = 1.0,
+        made_by: Annotated[str, Field(description="how the files are made; shown where they are missing")] = "",
     ) -> None:
-        self.path = path
+        self.path, self.made_by = path, made_by
         self.limit = limit
         self.shuffle = shuffle
         self.layout = layout = Layout(
@@ -347,7 +347,7 @@ class RowFileSource:
 
     def files(self) -> list[Path]:
         """Return the files that `path` means; a `UserError` says that there are none."""
-        return find_files(self.path, self.suffixes)
+        return find_files(self.path, self.suffixes, made_by=self.made_by)
 
     def facts(self) -> dict[str, Any]:
         """Return path, size and hash of the files, for the record of a run."""

@@ -21,6 +21,7 @@ from rewardsmith.rewards.implicit import Implicit
 from rewardsmith.rewards.tree import check, check_source, connect, has_part, routes, unfit, walk
 from rewardsmith.runs.model_registry import ModelRegistry
 from rewardsmith.scale.cluster_checks import model_problems
+from rewardsmith.scale.placement import placement_problems
 from rewardsmith.scale.scale_settings import ScaleSettings
 from rewardsmith.trainers.evaluate.evaluate_policy import require_free
 from rewardsmith.trainers.generate_answers import GenerateStage
@@ -148,6 +149,7 @@ def check_for_cluster(recipe: Recipe, source: str) -> None:
     ]
     problems += _optimizer_problems(recipe)
     problems += model_problems(recipe.models, recipe.scale or ScaleSettings())
+    problems += placement_problems(recipe.models, recipe.scale or ScaleSettings())
     trained = tuple(f"{t.path}.reward" for t in stage_tables(recipe) if getattr(t.table, "trains_rewards", False))
     outside = "an implicit reward runs on a cluster only in the reward of a stage that trains: use `rewardsmith score`"
     problems += [

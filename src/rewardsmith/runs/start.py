@@ -82,7 +82,7 @@ def _cluster(recipe: Recipe, path: Path, console: Console) -> Iterator[Callable[
 
     verl_configs(recipe)  # what verl refuses is found before Ray starts
     console.print("starting Ray and verl", highlight=False)
-    with launch(recipe.scale, path.absolute() / "scale") as start_engine:
+    with launch(recipe.scale, path.absolute() / "scale", recipe.models) as start_engine:
         yield start_engine
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import time
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -33,12 +34,12 @@ STOP_TIMEOUT = 60.0  # seconds in which Ray must have ended a rollout server
 class Cluster:
     """The machines of a run."""
 
-    def __init__(self, scale: ScaleSettings, folder: Path) -> None:
+    def __init__(self, scale: ScaleSettings, folder: Path, reserved: Sequence[int] = ()) -> None:
         self.scale = scale
         self.folder = folder  # for the models that start from others; every node can read it
         self.writer: ModelWorkers | None = None  # whose rollout servers run: verl names them alike for every model
         self._groups = 0
-        self._pool = start_ray(scale, folder)
+        self._pool = start_ray(scale, folder, reserved)
 
     def workers(self, settings: ModelSettings, name: str, folder: Path, *, writes: bool, frozen: bool) -> ModelWorkers:
         """Start the workers of a model; one that `writes` answers may start servers too."""

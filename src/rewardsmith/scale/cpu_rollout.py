@@ -89,10 +89,14 @@ class CpuReplica(RolloutReplica):
     async def launch_servers(self) -> None:
         """Start the server in a process of its own."""
         name = f"{ROLLOUT}_{self.replica_rank}"
-        server = ray.remote(CpuServer).options(name=name, max_concurrency=self.max_concurrency, num_cpus=0)
-        self._server_handle = server.remote(self.model_config.path)
+        options = {"name": name, "max_concurrency": self.max_concurrency, "num_cpus": 0}
+        self._server_handle = self.start_server(options)
         self._server_address = name
         self.servers = [self._server_handle]
+
+    def start_server(self, options: dict[str, Any]) -> Any:
+        """Return the handle of a server."""
+        return ray.remote(CpuServer).options(**options).remote(self.model_config.path)
 
 
 class CpuRollout(BaseRollout):
