@@ -78,9 +78,10 @@ class VerlFunction:
         return tuple(found[rollout.text] for rollout in group.rollouts)
 
     async def _score(self, prompt: Prompt, text: str) -> Score:
-        arguments = {"deadline": self.deadline, "memory": self._memory}
+        row, deadline = _row(prompt), self.deadline
         try:
-            status, result = await self._pool().result(self._call, _row(prompt), text, **arguments)
+            found = await self._pool().result(self._call, row, text, deadline=deadline, memory=self._memory)
+            status, result = found
             if status == "halt":
                 raise Halt(result)
         except CannotScore as error:
