@@ -6,12 +6,14 @@ It answers each question with its process id, so that a test sees which process 
 """
 
 import argparse
+import itertools
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+import zlib
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 # A helper with a session of its own; at its worst, it does not care for SIGTERM.
@@ -35,7 +37,9 @@ def main() -> None:
     parser.add_argument("--child", default="", help="start a child, and write both process ids here")
     parser.add_argument("--stubborn", action="store_true", help="neither the server nor its child mind SIGTERM")
     parser.add_argument("--lists", default="", help="names of the models that it lists, with commas")
-    parser.add_argument("--says", default="", help="the answer to every question")
+    parser.add_argument("--says", default="", help="the answer to every question; GRADE: a hash of it")
+    parser.add_argument("--dies-at", type=int, default=0, help="kill itself at this question, unless --mark exists")
+    parser.add_argument("--mark", default="", help="a file that is written before")
     arguments, others = parser.parse_known_args()
     print("started with", *others, flush=True)
     if arguments.child:
@@ -54,6 +58,8 @@ def main() -> None:
     if arguments.stubborn:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
+    questions = itertools.count(1)
+
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
@@ -71,11 +77,16 @@ def main() -> None:
             if self.path.startswith(("/sleep", "/wake_up")):
                 print(self.path, flush=True)
                 return self.answer({})
+            if next(questions) == arguments.dies_at and not os.path.exists(arguments.mark):
+                with open(arguments.mark, "w", encoding="ascii"):
+                    os.kill(os.getpid(), signal.SIGKILL)
             words = str(body["messages"][-1]["content"]).split()
             if words[:1] == ["wait"]:
                 time.sleep(float(words[1]))
             text = os.environ.get(words[1], "unset") if words[:1] == ["variable"] else str(os.getpid())
             text = body["model"] if words == ["model"] else arguments.says or text
+            if arguments.says == "GRADE":
+                text = f"Total Score: {zlib.crc32(' '.join(words).encode()) % 11}/10"
             choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
             self.answer({"choices": [choice], "usage": {"prompt_tokens": 3, "completion_tokens": 1}})
 

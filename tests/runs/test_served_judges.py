@@ -4,6 +4,7 @@ import asyncio
 import json
 import random
 import re
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from rewardsmith.recipe import parse_recipe
 from rewardsmith.rewards.base import Halt
 from rewardsmith.runs.start import start
 from tests.data.prepare.serving import Serving
+from tests.engines import small_server
 from tests.engines.faulty import last_text, said
 
 pytestmark = pytest.mark.slow
@@ -38,13 +40,15 @@ def serving():
         yield serving
 
 
-def recipe(serving: Serving, **failure: object):
+def recipe(judge: Serving | dict, **failure: object):
+    if isinstance(judge, Serving):
+        judge = {"type": "server", "urls": [judge.server.url], "retries": 8, "backoff": 0.01}
     return parse_recipe(
         {
             "cache": "",
             "models": {
                 "policy": {"init": "tiny-llama"},
-                "judge": {"type": "server", "urls": [serving.server.url], "retries": 8, "backoff": 0.01},
+                "judge": judge,
             },
             "data": {"train": {"type": "arithmetic", "operations": 2}},
             "stages": [
@@ -153,3 +157,34 @@ def test_a_judge_that_is_not_there_is_found_out_before_the_first_step(tmp_path, 
         run(tmp_path, checked)
     assert "stages.0.reward" in str(error.value)
     assert not (tmp_path / "metrics.jsonl").exists() or not (tmp_path / "metrics.jsonl").read_text()
+
+
+# ---- a server that the run started -----------------------------------------------------------------------------------
+
+
+def managed(mark: Path, **settings: object) -> dict:
+    """Return a judge whose server is killed at its thirtieth question, in the second step, unless there is a mark."""
+    arguments = ["--says", "GRADE", "--dies-at", "30", "--mark", str(mark)]
+    command = [sys.executable, small_server.__file__, "--model", "{model}", "--host", "{host}", "--port", "{port}"]
+    table = {"type": "managed", "command": command, "model": "small", "arguments": arguments, "backoff": 0.01}
+    return table | settings
+
+
+def test_a_managed_server_that_is_killed_is_started_again_or_the_run_stops_and_resumes(tmp_path):
+    mark = tmp_path / "mark"
+    mark.touch()
+    judge = managed(mark)
+    start(recipe(judge), "clean", folder=tmp_path / "clean", console=Console(quiet=True))
+    mark.unlink()
+    start(recipe(judge), "killed", folder=tmp_path / "killed", console=Console(quiet=True))
+    assert "restart 1 of 2" in (tmp_path / "killed" / "run.log").read_text()
+    assert weights(tmp_path / "killed") == weights(tmp_path / "clean")
+
+    mark.unlink()
+    alone, budget = managed(mark, restarts=0, retries=1), {"share": 0.2, "window": 16, "min_failures": 4}
+    with pytest.raises(Halt, match="after 0 restarts"):
+        start(recipe(alone, **budget), "stopped", folder=tmp_path / "stopped", console=Console(quiet=True))
+    steps = len((tmp_path / "stopped" / "metrics.jsonl").read_text().splitlines())
+    assert 0 < steps < 3  # the first step is saved
+    start(recipe(alone, **budget), "stopped", folder=tmp_path / "stopped", console=Console(quiet=True))
+    assert weights(tmp_path / "stopped") == weights(tmp_path / "clean")  # the step was done again

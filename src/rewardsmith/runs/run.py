@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
@@ -30,8 +30,9 @@ from rewardsmith.runs.progress import LOG, Progress, RunLog
 from rewardsmith.runs.resume import Checkpoint, RunState, read_checkpoint, stage_names
 from rewardsmith.runs.summary import Summary
 from rewardsmith.runs.trackers import Guarded
-from rewardsmith.runs.trained_prompts import check_trained_prompts, prompts_by_stage, write_judge_prompt
+from rewardsmith.runs.trained_prompts import check_trained_prompts, write_judge_prompt
 from rewardsmith.storage import new_folder, writing
+from rewardsmith.text.judge_prompts import PromptIdentity
 from rewardsmith.trainers.process.implicit_parts import process_parts
 from rewardsmith.trainers.trainer import GroupRecord, Trainer, Update
 
@@ -72,6 +73,7 @@ class Run:
         self._begun = time.monotonic()
         self._resumed: Checkpoint | None = None
         self._earlier_usage: dict[str, Usage] = {}
+        self._judge_prompts: Mapping[str, PromptIdentity] = {}
         if recipe.workers is not None:
             shared(recipe.workers)
         self._models = ModelRegistry(
@@ -132,7 +134,7 @@ class Run:
         try:
             self._check_memory()
             await check_recipe(self.recipe, self._rewards, self.source, self._models, self.log)
-            check_trained_prompts(self.recipe, self.source, self.log)
+            self._judge_prompts = check_trained_prompts(self.recipe, self.source, self.log)
             self._rewind(resumed)
             await self._run_stages(resumed)
         finally:
@@ -286,12 +288,11 @@ class Run:
     def _publish(self) -> None:
         """Write every trained model, and every copy that an implicit reward compares with, as an ordinary folder."""
         parts: list[Any] = [part.settings for stage in self.recipe.stages for part in process_parts(stage).values()]
-        *_, prompts = prompts_by_stage(self.recipe, self.source)
         for name in sorted({*self.state.trained, *(self._saved & {part.reference_model for part in parts})}):
             self.log(f"writing models/{name}")
             with writing(self.folder), new_folder(self.folder / "models" / name) as folder:
                 self.engine(name).publish(folder)
-                write_judge_prompt(folder, prompts.get(name, {}))
+                write_judge_prompt(folder, self._judge_prompts.get(name, {}))
 
 
 def _checkpoint(index: int, stage: str, step: int) -> str:

@@ -29,10 +29,11 @@ SourceOf = Callable[[str], Any]
 """From the name of a data source to the source."""
 
 
-def check_trained_prompts(recipe: Recipe, source: SourceOf, log: Callable[[str], None]) -> None:
-    """Raise a `RecipeError` for each judge that would be called with another prompt than it was trained with.
+def check_trained_prompts(recipe: Recipe, source: SourceOf, log: Callable[[str], None]) -> Mapping[str, PromptIdentity]:
+    """Return the prompt with which each model will have been trained in the end, if known.
 
-    Judges of kinds for which we prepare no training data have no setting that allows it, and get a warning.
+    Raises a `RecipeError` if a judge would be called with another prompt than it was trained with by then. Judges of
+    kinds for which we prepare no training data have no setting that allows it, and get a warning.
     """
     by_stage = list(prompts_by_stage(recipe, source))
     problems: list[Problem] = []
@@ -43,6 +44,7 @@ def check_trained_prompts(recipe: Recipe, source: SourceOf, log: Callable[[str],
             problems += _problems(judge, trained, path, log)
     if problems:
         raise RecipeError("recipe", problems)
+    return by_stage[-1]
 
 
 def _problems(judge: Judge, trained: PromptIdentity, path: str, log: Callable[[str], None]) -> Iterator[Problem]:

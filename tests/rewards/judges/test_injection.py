@@ -37,6 +37,7 @@ def rendered(kind: type, table: dict[str, object], response: str, **fields: Any)
 
 JUDGES: dict[str, Render] = {
     "rubric": partial(rendered, Rubric, {"criteria": CRITERIA}),
+    "rubric with faults": partial(rendered, Rubric, {"criteria": CRITERIA, "template": "rubric_faults"}),
     "rubric of a prompt": partial(rendered, Rubric, {}, criteria=CRITERIA),
     "rubric, each": partial(rendered, Rubric, {"criteria": LIST, "calls": "each"}),
     "rubric, each met": partial(rendered, Rubric, {"criteria": LIST, "calls": "each", "mark": "met"}),
