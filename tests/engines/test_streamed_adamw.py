@@ -85,8 +85,9 @@ def test_a_run_may_go_on_with_states_elsewhere(small_pieces: None) -> None:
 
 def test_states_that_the_host_has_no_room_for_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert streamed_adamw.free_host_memory() > 2**20
-    for name, count in (("memory.max", 10**6), ("memory.current", 10**6 - 10**4)):
-        (tmp_path / name).write_text(f"{count}\n")
+    files = {"memory.max": "1000000", "memory.current": "999000", "memory.stat": "anon 5\nactive_file 9000"}
+    for name, text in files.items():
+        (tmp_path / name).write_text(f"{text}\n")
     monkeypatch.setattr(streamed_adamw, "CGROUP", tmp_path)
     assert streamed_adamw.free_host_memory() == 10**4
     moved(torch.float32, 0, states="8bit")

@@ -210,7 +210,9 @@ def free_host_memory() -> float:
         free = 1024 * int(found.split()[0])
     with suppress(OSError, ValueError):  # no container, or one without a limit
         limit, used = (int((CGROUP / name).read_text()) for name in ("memory.max", "memory.current"))
-        free = min(free, limit - used)
+        kinds = dict(line.split() for line in (CGROUP / "memory.stat").read_text().splitlines())
+        cached = sum(int(kinds.get(name, 0)) for name in ("active_file", "inactive_file"))  # given back when needed
+        free = min(free, limit - used + cached)
     return free
 
 
