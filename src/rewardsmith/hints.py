@@ -15,7 +15,10 @@ _SETTINGS = {
     "lora.rank of the model": "lora_rank r",
     "lora.alpha of the model": "lora_alpha",
     "recompute of the model": "gradient_checkpointing enable_gradient_checkpointing",
-    "offload of the model, which moves weights and optimizer together": "param_offload optimizer_offload",
+    "offload of the model, which moves weights and optimizer while another model works": "param_offload",
+    "optimizer.offload, which keeps the states in host memory": "optimizer_offload offload_optimizer adam_offload",
+    'optimizer.states = "8bit"': "optim_bits use_8bit_adam adam_8bit optimizer_impl",
+    "device of the model; devices of a managed one": "device_map cuda_visible_devices gpu_ids gpus",
     "tokens_per_pass of the model: passes are filled by tokens, and rows are never padded": (
         "micro_batch_size ppo_micro_batch_size ppo_micro_batch_size_per_gpu ppo_max_token_len_per_gpu "
         "gradient_accumulation_steps use_dynamic_bsz"

@@ -144,7 +144,8 @@ def _as_shown(error: BaseException) -> BaseException:
     if isinstance(error, torch.OutOfMemoryError):
         return UserError(
             "the GPU has not enough memory. Lower models.NAME.rows for writing and models.NAME.tokens_per_pass for"
-            f" learning, or set recompute = true; then run the same command with --accept-changes. ({error})"
+            " learning, set recompute = true or optimizer.offload = true, or give a model another GPU (device);"
+            f" then run the same command with --accept-changes. ({error})"
         )
     if type(error).__module__.startswith("ray."):
         from rewardsmith.scale.launch import worker_error  # noqa: PLC0415 only a run on a cluster needs it
