@@ -19,7 +19,7 @@ from rewardsmith.errors import UserError
 from rewardsmith.recipe import explain as explain_recipe
 from rewardsmith.recipe import load_recipe, load_table, parse_recipe
 from rewardsmith.runs.cache_command import cache
-from rewardsmith.runs.commands import input_kind, option_classes, run_command
+from rewardsmith.runs.commands import flags_of, input_kind, option_classes, run_command
 from rewardsmith.runs.lookup import explain_reward, is_reward
 from rewardsmith.runs.preflight import RewardTrees, check_for_cluster, warnings
 
@@ -30,6 +30,7 @@ JOBS: dict[str, str] = {
     "prepare rubric": "rewardsmith.data.prepare.write_rubrics:RubricJob",
     "prepare graded": "rewardsmith.data.prepare.grade_solutions:GradedJob",
     "score": "rewardsmith.runs.score:ScoreRollouts",
+    "generate": "rewardsmith.trainers.generate_answers:GenerateAnswers",
     "evaluate": "rewardsmith.trainers.evaluate.evaluate_reward:EvaluateReward",
     "plan": "rewardsmith.runs.plan:PlanJob",
     "evaluate-policy": "rewardsmith.runs.evaluate_rollouts:EvaluateRollouts",
@@ -56,6 +57,10 @@ def explain(
     /,
     *overrides: Overrides,
     everything: Annotated[bool, Parameter(name="--all", help="show the rare settings too")] = False,
+    on: Annotated[
+        Literal["embedded", "verl"],
+        Parameter(help="verl: print what a run on a cluster gives to verl's workers, checked by verl's own check"),
+    ] = "embedded",
 ) -> None:
     """Check a recipe and print it with its defaults and a line about each setting.
 
@@ -67,16 +72,32 @@ def explain(
     table = load_table(recipe, overrides)
     checked = None
     if is_reward(table):
+        if on == "verl":
+            raise UserError(f"{recipe} is a reward table: --on verl explains a recipe")
         text = explain_reward(table, str(recipe))
     else:
         checked = parse_recipe(table, source=str(recipe))
         RewardTrees(checked, str(recipe))
         for warning in warnings(checked):
             sys.stderr.write(f"warning: {warning}\n")
-        text = explain_recipe(checked, everything=everything)
+        if on == "verl":
+            check_for_cluster(checked, str(recipe))
+            from rewardsmith.runs.verl_command import explain_verl  # noqa: PLC0415 only this needs verl
+
+            text = explain_verl(checked, everything=everything)
+        else:
+            text = explain_recipe(checked, everything=everything)
     console = Console()
     if console.is_terminal:
-        console.print(Syntax(text, "toml", theme="ansi_dark", background_color="default", word_wrap=True))
+        console.print(
+            Syntax(
+                text,
+                "toml" if on == "embedded" else "yaml",
+                theme="ansi_dark",
+                background_color="default",
+                word_wrap=True,
+            )
+        )
     else:
         sys.stdout.write(text)
         sys.stdout.flush()
@@ -85,6 +106,28 @@ def explain(
 
         where = "embedded" if checked.scale is None else "verl"
         check_memory(checked, lambda line: sys.stderr.write(f"{line}\n"), on=where, ignore=True)
+
+
+export = App(name="export", help="Write a recipe as a job for another system.")
+app.command(export)
+
+
+@export.command(name="verl")
+def export_for_verl(
+    recipe: RecipeFile,
+    folder: Annotated[Path, Parameter(help="the folder to write")],
+    /,
+    *overrides: Overrides,
+) -> None:
+    """Write a recipe as a job for Ray: recipe, verl's configuration, environment, and the command that submits it.
+
+    Example: `rewardsmith export verl recipes/scale/quickstart_verl.toml jobs/quickstart`
+    """
+    table = load_table(recipe, overrides)
+    from rewardsmith.runs.verl_export import SUBMIT, export_verl  # noqa: PLC0415 only this needs verl
+
+    export_verl(table, folder, source=recipe)
+    sys.stdout.write(f"{folder / SUBMIT} submits it to a Ray cluster; {folder / 'README.md'} says what is where\n")
 
 
 @app.command
@@ -135,7 +178,8 @@ _INPUT_HELP = {
     "reward": "RECIPE[:PATH] or RUN[:PATH]: which reward of a recipe, or of a run with its trained models, such as"
     " recipe.toml:policy; or a TOML file that is a reward table",
     "data": "JSONL or Parquet files: a file, a folder, a pattern; or RECIPE.toml:NAME of its data",
-    "model": "one of the models of --models",
+    "model": "One of the models of --models; or RECIPE.toml:NAME, RUN[:NAME] for what a run has trained, a Hugging Face"
+    " folder or id, or the URL of a server",
 }
 
 
@@ -148,7 +192,7 @@ def _register(words: str, job: Any) -> None:
     kinds = inspect.Parameter
     found: dict[str, inspect.Parameter] = {}
     for settings in (job, *option_classes(job)):
-        for setting, info in settings.model_fields.items():
+        for setting, info in flags_of(settings):
             if setting == "name":  # of a stage
                 continue
             given_as = input_kind(info)
@@ -181,7 +225,7 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")
     try:
         first = sys.argv[1] if len(sys.argv) > 1 else ""
-        known = {words.split()[0] for words in JOBS} | {"run", "explain", "cache"}
+        known = {words.split()[0] for words in JOBS} | {"run", "explain", "export", "cache"}
         for words, place in JOBS.items():
             if first == words.split()[0] or first not in known:  # a misspelt one needs all for "Did you mean"
                 _register(words, import_name(place))

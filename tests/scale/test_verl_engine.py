@@ -126,8 +126,10 @@ def test_answers_are_those_of_the_embedded_engine_and_follow_the_weights(cluster
     assert asyncio.run(write(there)) == asyncio.run(write(here))
 
 
-def test_an_adapter_is_switched_off_for_the_reference(cluster: Cluster, rows: list[Row]) -> None:
-    _, engine = pair(cluster, "adapter", lora=LoraSettings(rank=4))
+def test_an_adapter_learns_writes_and_is_switched_off_for_the_reference(
+    cluster: Cluster, rows: list[Row], tmp_path: Path
+) -> None:
+    _, engine = pair(cluster, "adapter", lora=LoraSettings(rank=4, alpha=16), writes=True)
     before = engine.reference_logprobs(rows)
     torch.testing.assert_close(engine.logprobs(rows), before, atol=1e-6, rtol=0)
     engine.learn_with(OPTIMIZER)
@@ -135,3 +137,27 @@ def test_an_adapter_is_switched_off_for_the_reference(cluster: Cluster, rows: li
         engine.update(rows, squares(lambda o: o.logprobs_bT, Meter()), lr=1e-2)
     assert not torch.equal(engine.logprobs(rows), before)
     torch.testing.assert_close(engine.reference_logprobs(rows), before, atol=1e-6, rtol=0)
+    learned = engine.logprobs(rows)
+    engine.publish(tmp_path)
+    assert (tmp_path / "adapter" / "adapter_model.safetensors").is_file()
+    merged = EmbeddedEngine.open(ModelSettings(init=str(tmp_path), device="cpu"), seed=0, name="merged")
+    torch.testing.assert_close(merged.logprobs(rows), learned, atol=1e-5, rtol=0)
+    sampling, seeds = Sampling(max_tokens=12), [4, 5, 6]
+
+    async def write(engine: Any) -> dict[int, list[str]]:
+        groups = engine.generate(PROMPTS, sampling, n=2, seeds=seeds)
+        return {index: [r.text for r in group.rollouts] async for index, group in groups}
+
+    assert asyncio.run(write(engine)) == asyncio.run(write(merged))
+
+
+def test_rows_may_share_a_sequence_as_they_do_on_gpus(
+    cluster: Cluster, rows: list[Row], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed = cluster.scale.model_copy(update={"verl": {"actor_rollout_ref.model.use_remove_padding": True}})
+    monkeypatch.setattr(cluster, "scale", packed)
+    here, there = pair(cluster, "packed", head="scalar")
+    for engine in (here, there):
+        engine.learn_with(OPTIMIZER)
+        engine.update(rows, squares(lambda o: o.values_bT, Meter()), lr=1e-2)
+    torch.testing.assert_close(there.values(rows), here.values(rows), atol=1e-5, rtol=0)

@@ -30,6 +30,7 @@ from rewardsmith.runs.progress import LOG, Progress, RunLog
 from rewardsmith.runs.resume import Checkpoint, RunState, read_checkpoint, stage_names
 from rewardsmith.runs.summary import Summary
 from rewardsmith.runs.trackers import Guarded
+from rewardsmith.runs.trained_prompts import check_trained_prompts, prompts_by_stage, write_judge_prompt
 from rewardsmith.storage import new_folder, writing
 from rewardsmith.trainers.process.implicit_parts import process_parts
 from rewardsmith.trainers.trainer import GroupRecord, Trainer, Update
@@ -131,6 +132,7 @@ class Run:
         try:
             self._check_memory()
             await check_recipe(self.recipe, self._rewards, self.source, self._models, self.log)
+            check_trained_prompts(self.recipe, self.source, self.log)
             self._rewind(resumed)
             await self._run_stages(resumed)
         finally:
@@ -284,10 +286,12 @@ class Run:
     def _publish(self) -> None:
         """Write every trained model, and every copy that an implicit reward compares with, as an ordinary folder."""
         parts: list[Any] = [part.settings for stage in self.recipe.stages for part in process_parts(stage).values()]
+        *_, prompts = prompts_by_stage(self.recipe, self.source)
         for name in sorted({*self.state.trained, *(self._saved & {part.reference_model for part in parts})}):
             self.log(f"writing models/{name}")
             with writing(self.folder), new_folder(self.folder / "models" / name) as folder:
                 self.engine(name).publish(folder)
+                write_judge_prompt(folder, prompts.get(name, {}))
 
 
 def _checkpoint(index: int, stage: str, step: int) -> str:

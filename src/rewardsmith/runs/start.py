@@ -77,10 +77,12 @@ def start(
 
 @contextmanager
 def _cluster(recipe: Recipe, path: Path, console: Console) -> Iterator[Callable[[ModelSettings, int, str], Engine]]:
-    from rewardsmith.scale.launch import launch  # noqa: PLC0415 only a run on a cluster needs it
+    from rewardsmith.runs.verl_command import verl_configs  # noqa: PLC0415 only a run on a cluster needs it
+    from rewardsmith.scale.launch import launch  # noqa: PLC0415
 
+    verl_configs(recipe)  # what verl refuses is found before Ray starts
     console.print("starting Ray and verl", highlight=False)
-    with launch(recipe.scale, path.absolute() / "scale") as start_engine:
+    with launch(recipe.scale, path.absolute() / "scale", recipe.models) as start_engine:
         yield start_engine
 
 
@@ -115,6 +117,8 @@ def _recorded(run: Run, files: RunFolder) -> Iterator[None]:
             run.run_log.write(str(error))
             summary.state = "stopped"
         else:
+            if error is not caught:
+                run.run_log.write(f"caused by {type(caught).__name__}: {caught}")
             run.run_log.failed(error)
             known = isinstance(error, UserError)
             summary.state = "failed"
@@ -142,6 +146,10 @@ def _as_shown(error: BaseException) -> BaseException:
             "the GPU has not enough memory. Lower models.NAME.rows for writing and models.NAME.tokens_per_pass for"
             f" learning, or set recompute = true; then run the same command with --accept-changes. ({error})"
         )
+    if type(error).__module__.startswith("ray."):
+        from rewardsmith.scale.launch import worker_error  # noqa: PLC0415 only a run on a cluster needs it
+
+        return worker_error(error) or error
     return error
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import io
-import os
-import sys
 import time
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -15,62 +14,32 @@ from omegaconf import OmegaConf
 from ray.util import list_named_actors
 from verl.checkpoint_engine import CheckpointEngineManager
 from verl.single_controller.ray import RayClassWithInitArgs, RayWorkerGroup
-from verl.single_controller.ray.base import RayResourcePool
 from verl.trainer.config import CheckpointConfig
 from verl.utils.config import omega_conf_to_dataclass
 from verl.workers.config import TrainingWorkerConfig
 from verl.workers.rollout.llm_server import LLMServerManager
 
+import rewardsmith.scale.cpu_rollout  # noqa: F401 it registers the servers of the CPU
 from rewardsmith.engines.model_settings import ModelSettings
 from rewardsmith.errors import UserError
-from rewardsmith.scale.cpu_rollout import ROLLOUT as CPU_ROLLOUT
-from rewardsmith.scale.scale_settings import ScaleSettings
+from rewardsmith.scale.packed_engine import SCALAR
+from rewardsmith.scale.ray_start import start_ray
+from rewardsmith.scale.scale_settings import CPU_ROLLOUT, GROUPS_PER_GPU, ScaleSettings
 from rewardsmith.scale.verl_config import model_config
-from rewardsmith.scale.workers import SCALAR, PolicyWorker, RowWorker
+from rewardsmith.scale.workers import PolicyWorker, RowWorker
 
-GROUPS_PER_GPU = 8  # worker groups that may share a GPU: policy, critic, reference, process reward model, ...
 STOP_TIMEOUT = 60.0  # seconds in which Ray must have ended a rollout server
-
-
-def environment(scale: ScaleSettings) -> dict[str, str]:
-    """Return the variables that every process of the run needs."""
-    entries = dict.fromkeys(str(Path(entry).absolute()) for entry in sys.path)
-    own = [entry for entry in entries if not entry.startswith((sys.prefix, sys.base_prefix))]
-    shared = {"TOKENIZERS_PARALLELISM": "false", "PYTHONPATH": os.pathsep.join(own)}  # a user's own losses are there
-    if scale.device == "cpu":
-        shared |= {"VERL_PLATFORM": "cpu", "VERL_USE_EXTERNAL_MODULES": "rewardsmith.scale.cpu", "OMP_NUM_THREADS": "1"}
-    return shared
 
 
 class Cluster:
     """The machines of a run."""
 
-    def __init__(self, scale: ScaleSettings, folder: Path) -> None:
+    def __init__(self, scale: ScaleSettings, folder: Path, reserved: Sequence[int] = ()) -> None:
         self.scale = scale
         self.folder = folder  # for the models that start from others; every node can read it
         self.writer: ModelWorkers | None = None  # whose rollout servers run: verl names them alike for every model
         self._groups = 0
-        processes = scale.nodes * scale.gpus_per_node
-        local: dict[str, Any] = {"include_dashboard": False}
-        if scale.device == "cpu":
-            local |= {"num_gpus": processes, "num_cpus": 4 + processes * GROUPS_PER_GPU}
-        ray.init(
-            **({"address": scale.address} if scale.address else local),
-            runtime_env={"env_vars": environment(scale)},
-            logging_level="ERROR",
-            log_to_driver=False,  # what the workers print stays in Ray's own logs; their errors come here
-        )
-        for kind, wanted in (("GPU", processes), ("CPU", processes * GROUPS_PER_GPU)):
-            found = int(ray.cluster_resources().get(kind, 0))
-            if found < wanted:  # verl would wait for ever
-                ray.shutdown()
-                raise UserError(
-                    f"scale asks for {scale.nodes} x {scale.gpus_per_node} GPUs. That needs {wanted} {kind}s, and Ray"
-                    f" has {found}: lower scale.nodes or scale.gpus_per_node, or set scale.address to a larger cluster"
-                )
-        self._pool = RayResourcePool(
-            [scale.gpus_per_node] * scale.nodes, use_gpu=True, max_colocate_count=GROUPS_PER_GPU
-        )
+        self._pool = start_ray(scale, folder, reserved)
 
     def workers(self, settings: ModelSettings, name: str, folder: Path, *, writes: bool, frozen: bool) -> ModelWorkers:
         """Start the workers of a model; one that `writes` answers may start servers too."""

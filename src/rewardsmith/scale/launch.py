@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rewardsmith.config import Chosen
 from rewardsmith.engines.model_settings import ModelSettings
 from rewardsmith.errors import UserError
+from rewardsmith.scale.placement import own_gpus
 from rewardsmith.scale.scale_settings import ScaleSettings
 
 if TYPE_CHECKING:
@@ -21,9 +24,8 @@ VERL = "0.9."  # the releases of verl that this was written for
 INSTALL = 'install it with pip install "rewardsmith[verl]", in an environment of its own'
 
 
-@contextmanager
-def launch(settings: ScaleSettings | None, folder: Path) -> Iterator[Callable[[ModelSettings, int, str], Engine]]:
-    """Start or join Ray, and yield what starts a model there; at the end a Ray of this run is stopped."""
+def require_verl() -> None:
+    """Raise a `UserError` unless Ray and a verl of the right version are installed."""
     for package in ("ray", "verl"):
         try:
             found = version(package)
@@ -31,16 +33,27 @@ def launch(settings: ScaleSettings | None, folder: Path) -> Iterator[Callable[[M
             raise UserError(f"--on verl needs {package}, which is not installed: {INSTALL}") from None
     if not found.startswith(VERL):
         raise UserError(f"--on verl needs verl {VERL}x, and {found} is installed: {INSTALL}")
-    scale = settings or ScaleSettings()
-    if scale.device == "cpu":  # before verl is imported: it asks once which device there is
+
+
+def choose_platform(scale: ScaleSettings) -> None:
+    """Tell verl which device there is; before it is imported, since it asks once."""
+    if scale.device == "cpu":
         os.environ |= {"VERL_PLATFORM": "cpu", "VERL_USE_EXTERNAL_MODULES": "rewardsmith.scale.cpu"}
     warnings.filterwarnings("ignore", message=".* engine is not available")  # verl names all that it could use
-    from ray.exceptions import RayActorError  # noqa: PLC0415
 
+
+@contextmanager
+def launch(
+    settings: ScaleSettings | None, folder: Path, models: Mapping[str, Chosen]
+) -> Iterator[Callable[[ModelSettings, int, str], Engine]]:
+    """Start or join Ray, and yield what starts a model there; at the end a Ray of this run is stopped."""
+    require_verl()
+    scale = settings or ScaleSettings()
+    choose_platform(scale)
     from rewardsmith.scale.cluster import Cluster  # noqa: PLC0415 it imports verl
     from rewardsmith.scale.verl_engine import open_engine, start_folder  # noqa: PLC0415
 
-    cluster = Cluster(scale, folder)
+    cluster = Cluster(scale, folder, own_gpus(models, scale))
 
     def start(model: ModelSettings, seed: int, name: str) -> Engine:
         path = start_folder(model, folder / "start" / name, seed=seed, name=name)
@@ -48,10 +61,40 @@ def launch(settings: ScaleSettings | None, folder: Path) -> Iterator[Callable[[M
 
     try:
         yield start
-    except RayActorError as error:
-        raise UserError(
-            f"a worker of the cluster died: {error}. Ray's logs have the cause; the same command resumes from the last"
-            " checkpoint"
-        ) from error
     finally:
         cluster.close()
+
+
+def worker_error(error: BaseException) -> UserError | None:
+    """Return what a user can do about an error of Ray: a process that died, or no memory; None for other errors."""
+    if not type(error).__module__.startswith("ray."):
+        return None
+    from ray.exceptions import RayError, RayTaskError  # noqa: PLC0415
+
+    if not isinstance(error, RayError):
+        return None
+    lines = [line.strip() for line in _ESCAPES.sub("", str(error)).strip().splitlines()]
+    if any("OutOfMemoryError" in line for line in lines):
+        return UserError(
+            f"a GPU of the cluster has not enough memory: {lines[-1]}. Lower models.NAME.tokens_per_pass or"
+            " scale.rollout.memory_share, or set recompute = true for the model or scale.offload = true; then run the"
+            " same command with --accept-changes"
+        )
+    if getattr(error, "actor_init_failed", False):
+        return UserError(f"a worker of the cluster cannot start: {lines[-1]} (run.log has the whole message)")
+    if isinstance(error, RayTaskError) and not any(sign in line for line in lines for sign in _PEER_DIED):
+        return None  # an error in the code that a worker ran: its traceback is what helps
+    cause = next((line for line in lines if "died" in line or "killed" in line), lines[-1])
+    return UserError(
+        f"a worker of the cluster died: {cause} Ray's logs have more. The same command resumes from the last checkpoint"
+    )
+
+
+_ESCAPES = re.compile(r"\x1b\[[0-9;]*m")  # colours
+_PEER_DIED = (
+    "ActorDiedError",
+    "ActorUnavailableError",
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "NCCL",
+)

@@ -107,9 +107,10 @@ class VerlEngine(ModelText):
             "min_tokens": sampling.min_tokens,
             "stop": list(sampling.stop),
             "stop_token_ids": sorted({*self.stop_ids, *sampling.stop_tokens}),
-            "seed": seed,
             "logprobs": True,
         }
+        if self._cluster.scale.rollout.seeded:
+            parameters["seed"] = seed
         if self._cluster.scale.device == "cpu":  # our own server, which draws as the embedded engine does
             parameters = {"sampling": sampling.model_dump_json(), "draw": draw}
         output = await client.generate(f"{self.name}-{seed}", prompt_ids=prompt.tolist(), sampling_params=parameters)
@@ -214,9 +215,11 @@ class VerlEngine(ModelText):
         return open_engine(self._cluster, settings, folder, name=name, writes=writes, frozen=frozen)
 
     def sleep(self) -> None:
-        """Do nothing: verl offloads by itself, where `scale.offload` says so."""
+        """Give back the GPU memory of the servers; what learns is in host memory where `scale.offload` says so."""
+        self._workers.learn()
 
-    wake = sleep
+    def wake(self) -> None:
+        """Do nothing: the workers and servers load what they need."""
 
     def digest(self, *, adapter: bool = True) -> str:
         """Return a name of the weights: the start, and how often they were updated."""
