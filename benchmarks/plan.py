@@ -2,7 +2,7 @@
 
     python benchmarks/plan.py [--device cuda] [--shape qwen3-0.6b] [--steps 6]
 
-A model of random weights is trained for some steps. From that run alone the plan predicts the seconds per step with
+A model of random weights is trained for some steps. From that run the plan predicts the seconds per step with
 twice the group size, twice the answer length and twice the prompts; each is then run, and the table has the ratio of
 prediction and truth, which should be within 1.5.
 """
@@ -45,7 +45,6 @@ reward = {{ type = "rule", rule = "text_number:letters" }}
 optimizer = {{ lr = 1e-6 }}
 """
 CHANGES = {
-    "as measured": (),
     "twice the group": ("stages.policy.rollouts_per_prompt={group}",),
     "twice the answer": ("stages.policy.sampling.max_tokens={tokens}", "stages.policy.sampling.min_tokens={tokens}"),
     "twice the prompts": ("stages.policy.prompts_per_step={prompts}",),
@@ -93,8 +92,11 @@ def main() -> None:
         double = {"prompts": 2 * prompts, "group": 2 * group, "tokens": 2 * tokens}
         for number, (change, overrides) in enumerate(CHANGES.items()):
             changed = [one.format(**double) for one in overrides]
+            # Measured right before, so that both meet the same state of the machine.
+            measured = folder / f"measured{number}"
+            real(folder / "recipe.toml", [], measured)
             found = real(folder / "recipe.toml", changed, folder / f"run{number}")
-            job = PlanJob(recipe=folder / "recipe.toml", overrides=changed, gpu=gpu, measured=folder / "run0")
+            job = PlanJob(recipe=folder / "recipe.toml", overrides=changed, gpu=gpu, measured=measured)
             planned = asyncio.run(job.run(None)).metrics  # type: ignore[arg-type]
             for lap, part in {**LAPS, "total": "total"}.items():
                 if found[lap] or planned[f"seconds/{part}"]:

@@ -13,7 +13,6 @@ from rewardsmith.console import Table
 from rewardsmith.engines.memory_estimate import (
     GIB,
     ModelShape,
-    OptimizerStates,
     activation_bytes,
     gradient_bytes,
     kv_cache_bytes,
@@ -25,6 +24,7 @@ from rewardsmith.engines.memory_estimate import (
 )
 from rewardsmith.engines.model_settings import ModelSettings
 from rewardsmith.errors import UserError
+from rewardsmith.learning import OptimizerSettings
 from rewardsmith.recipe import Recipe
 from rewardsmith.rewards.failures import choices_in
 from rewardsmith.runs.preflight import copies_of
@@ -65,7 +65,7 @@ class StageModels:
 
     name: str
     writer: str = ""
-    learners: Mapping[str, Any] = field(default_factory=dict)  # with the settings of their optimizers
+    learners: Mapping[str, OptimizerSettings] = field(default_factory=dict)  # with the settings of their optimizers
     process: frozenset[str] = frozenset()  # those that learn apart from the policy
     frozen: frozenset[str] = frozenset()  # references that are models of the recipe
     copies: tuple[str, ...] = ()  # models of which a copy is kept as a reference
@@ -85,7 +85,7 @@ def stage_models(recipe: Recipe, stage: Chosen) -> StageModels:
     """Return which models of a recipe write, learn, judge and stay as they are in a stage."""
     of: Any = stage.settings
     adapted = {name for name, model in recipe.models.items() if getattr(model.settings, "lora", None) is not None}
-    learners, frozen, copies, process = dict[str, Any](), set[str](), list[str](), set[str]()
+    learners, frozen, copies, process = dict[str, OptimizerSettings](), set[str](), list[str](), set[str]()
     sampling = getattr(of, "sampling", None)
     if getattr(of, "optimizer", None) is not None:
         learners[of.model] = of.optimizer
@@ -219,10 +219,9 @@ def _parts(
             yield from sorted(passes, key=lambda one: one.total)[-1:]
 
 
-def _states(shape: ModelShape, itemsize: int, optimizer: Any) -> float:
+def _states(shape: ModelShape, itemsize: int, optimizer: OptimizerSettings) -> float:
     """Return the bytes of optimizer states on the device; 0 where they are in host memory."""
-    states: OptimizerStates = getattr(optimizer, "states", "float32")
-    return 0.0 if getattr(optimizer, "offload", False) else optimizer_bytes(shape, itemsize, states=states)
+    return 0.0 if optimizer.offload else optimizer_bytes(shape, itemsize, states=optimizer.states)
 
 
 def _writing(
@@ -324,8 +323,11 @@ def host_memory(limit: Path = Path("/sys/fs/cgroup/memory.max")) -> float:
 def memory_report(parts: list[DeviceMemory], has: Mapping[str, float]) -> Table | str:
     """Return a table of what each device needs, or one line where that is little."""
     peak = {part.device: max(one.total for one in parts if one.device == part.device) for part in parts}
-    if all(need < SMALL * has.get(device, 0) for device, need in peak.items()):
-        each = (f"{_gib(need)} of {_gib(has[device])} on {device}" for device, need in peak.items())
+    if all(need < max(GIB, SMALL * has.get(device, 0)) for device, need in peak.items()):
+        each = (
+            f"{_gib(n)}{f' of {_gib(has[device])}' if has.get(device) else ''} on {device}"
+            for device, n in peak.items()
+        )
         return f"memory: about {', '.join(each)}"
     numbers = ("weights", "optimizer", "cache", "activations", "total")
     rows = [

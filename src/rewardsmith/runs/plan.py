@@ -93,7 +93,7 @@ class PlanJob(Job):
 
     def speeds(self) -> Speeds:
         """Return how fast the devices are."""
-        overheads = {"layer_overhead": 3e-4, "pass_overhead": 2e-3} if self.gpu == "cpu" else {}
+        overheads = {"layer_overhead": 1.5e-3, "pass_overhead": 5e-3} if self.gpu == "cpu" else {}
         return Speeds(
             GPUS[self.gpu], self.learn_mfu, self.prefill_mfu, self.bandwidth_use, self.network_use, **overheads
         )

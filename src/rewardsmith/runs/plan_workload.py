@@ -173,7 +173,7 @@ class WorkloadBuilder:
     def _learning(self) -> list[LearningModel]:
         """Return the models that read the answers, with the number of passes over them."""
         stage, kind = self._stage, "cpu" if self._flags.gpu == "cpu" else "cuda"
-        passes, updates = float(stage.epochs), stage.epochs * stage.mini_batches
+        passes, updates = float(stage.ppo_epochs), stage.ppo_epochs * stage.mini_batches
         exact = kind == "cpu" and not stage.sampling.cuts  # the sampler's numbers are the learner's
         old = float(stage.importance is not None or (updates > 1 and not exact and stage.old_logprobs != "sampler"))
         work: list[tuple[str, str, float, float, int, bool]] = [("policy", stage.model, old, passes, updates, False)]
@@ -216,7 +216,10 @@ class WorkloadBuilder:
             shape, seconds = self._judge_shape(name, model), usage.get("seconds", 0.0)
             if shape is None and not seconds:
                 seconds = self._take("judge_seconds", None, 5.0)
-            colocated = isinstance(model, ModelSettings | ManagedSettings) and flags.judges is None
+            own = isinstance(model, ServerSettings) or (
+                isinstance(model, ManagedSettings) and model.devices is not None
+            )
+            colocated = flags.judges is None and not own
             urls = len(model.urls) if isinstance(model, ServerSettings) else 1
             found.append(
                 JudgeLoad(
