@@ -30,7 +30,7 @@ def test_a_run_that_loses_a_worker_stops_with_the_cause_and_resumes(victim: str,
     os.kill(next(child.pid for child in family if victim in " ".join(child.cmdline())), signal.SIGKILL)
     printed, _ = process.communicate(timeout=120)
     assert process.returncode == 2, printed[-4000:]
-    assert "error: a worker of the cluster died" in printed
+    assert "error: a worker of the cluster died (pid: " in printed
     assert "The same command resumes" in printed
     assert "a worker of the cluster died" in (tmp_path / "there" / "summary.json").read_text()
     resumed = run(recipe, tmp_path / "there", "--on", "verl")
