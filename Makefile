@@ -6,7 +6,7 @@ SERVERS := .venv-servers
 VERL   := .venv-verl
 RUN    := $(VENV)/bin/
 
-.PHONY: help quickstart recipes test test-slow test-servers test-scale quickstart-verl fuzz check format bench bench-rules bench-verifiers bench-judges bench-embedded bench-sft bench-prime parity clean
+.PHONY: help quickstart recipes test test-slow test-servers test-scale quickstart-verl fuzz check format bench bench-rules bench-verifiers bench-judges bench-embedded bench-sft bench-prime bench-scale parity clean
 .DEFAULT_GOAL := help
 
 help:            ## list the targets
@@ -94,6 +94,9 @@ bench-sft: $(VENV)/.ready $(PEERS)/.ready ## time supervised steps of the embedd
 
 bench-prime: $(VENV)/.ready ## time policy steps with an implicit process reward and without
 	$(RUN)python benchmarks/prime.py
+
+bench-scale: $(VERL)/.ready ## time policy steps on verl's workers beside verl's own trainer, on a CPU
+	$(VERL)/bin/python benchmarks/scale.py
 
 parity: $(PEERS)/.ready ## recompute the reference values of verl and TRL that the tests compare with
 	$(PEERS)/bin/python -m tests.parity.make_references

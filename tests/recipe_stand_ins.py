@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,7 @@ def _rows(folder: Path) -> Path:
             "prompt": [{"role": "user", "content": question}],
             "reward_model": {"style": "rule", "ground_truth": answer},
             "rm_prompt": "Grade {response}",
+            "rm_prompt_0": "Grade {response}",
             "extra_info": {"criteria": "The sum is right: 10", "src_lang": "en", "trg_lang": "de"},
         }
         for question, answer in PROBLEMS
@@ -114,7 +116,7 @@ _REWARDS: dict[str, Callable[[Path], list[str]]] = {
     "ranking": lambda folder: [
         "stages.0.overlong.buffer=4",
         f'stages.0.reward.template="{_template(folder, "ranking")}"',
-        "stages.0.reward.extract=whole",
+        *("stages.0.reward.extract=whole", "stages.0.reward.noun=Candidate"),
     ],
     "several": lambda folder: [
         "models.preference.init=tiny-llama",
@@ -174,7 +176,7 @@ def _policy_with_a_ranker(folder: Path, shared: Path) -> list[str]:
     return [
         f'data.train.path="{_rows(folder)}"',
         "models.policy.init=tiny-llama",
-        f'models.ranker={{ init = "{_judge("ranking", shared)}", offload = true }}',
+        f'models.ranker={{ init = "{_judge("ranking", shared)}" }}',
         "stages.0.sampling.max_tokens=8",
         *_REWARDS["ranking"](folder),
     ]
@@ -186,6 +188,46 @@ _OF_JUDGES: dict[str, Callable[[Path, Path], list[str]]] = {
     "rl_of_a_ranker": _ranker("rl"),
     "policy_with_a_ranker": _policy_with_a_ranker,
 }
+
+# Recipes of clusters: their judges are behind a server that replies as `reply_as_judge` does.
+
+
+def scale_stand_ins(path: Path, folder: Path, url: str) -> list[str]:
+    """Return the overrides with which a recipe of `recipes/scale` runs here; judges are served at `url`."""
+    served = f'type = "server", urls = ["{url}"]'
+    data = f'data.train.path="{_rows(folder)}"'
+    if path.stem == "prime":
+        return _prime(folder)
+    if path.stem == "rrm":
+        tests = [data.replace("train", "test", 1), "stages.0.validation.sampling.max_tokens=8"]
+        return [data, *tests, *_POLICY, f"models.judge={{ {served} }}"]
+    if path.stem == "mt_with_grrm":
+        whole = ["stages.0.overlong.buffer=4", "stages.0.reward.extract=whole"]
+        return [data, *_POLICY, f"models.ranker={{ {served} }}", *whole]
+    if path.stem == "several_rms":
+        others = {"judge": "chat", "preference": "classify", "sentences": "embed"}
+        models = [f'models.{name}={{ {served}, serves = "{what}" }}' for name, what in others.items()]
+        return [data, *_POLICY, *models, f"stages.0.reward.parts.rule={SOMETIMES}"]
+    if path.stem == "train_rrm":
+        return _rl_of_a_judge(folder, folder)
+    ranker = _ranker(path.stem.removeprefix("grrm_"))(folder, folder)
+    if path.stem == "grrm_sft":  # long enough to write the form, so that grrm_rl has something to learn from
+        return [*ranker, "stages.0.epochs=24", "stages.0.optimizer.lr=3e-3", "stages.0.optimizer.warmup=5"]
+    return [*ranker, "stages.0.sampling.max_tokens=72", "stages.0.validation.sampling.max_tokens=72"]
+
+
+_POLICY = ["models.policy.init=tiny-llama", "stages.0.sampling.max_tokens=8"]
+
+
+def reply_as_judge(body: dict[str, Any]) -> str:
+    """Reply to a request for a grade, a score or a ranking, as a pure function of the prompt."""
+    prompt = str(body["messages"][-1]["content"])
+    points = sum(prompt.encode()) % 11
+    letters = re.findall(r"^\w+ ([A-Z]):$", prompt, re.MULTILINE)
+    if letters:
+        return write_ranking({letter: (points + 3 * i) % 11 for i, letter in enumerate(letters)}, "So.")
+    return f"Fine.\n\nTotal Score: {points}/10" if "Total Score" in prompt else f"Score: {points % 11}"
+
 
 _VERDICTS: dict[str, Callable[[random.Random], str]] = {
     "rubric": lambda dice: f"Total Score: {dice.randrange(11)}/10",

@@ -217,6 +217,8 @@ def test_paths_that_mean_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert message in wrong(Jsonl(path=path))
         with pytest.raises(UserError):
             next(Jsonl(path=path).prompts(0))
+    for path in ("no.jsonl", "*.ndjson", str(tmp_path / "no.jsonl")):
+        assert wrong(Jsonl(path=path, made_by="make data")).endswith(". How to make it: make data")
 
 
 # ---- bad rows -----------------------------------------------------------------------------------------------------

@@ -81,7 +81,7 @@ def is_parquet(file: Path) -> bool:
 SUFFIXES = (".jsonl", ".ndjson", ".parquet")
 
 
-def find_files(path: str | Sequence[str], suffixes: Sequence[str] = SUFFIXES) -> list[Path]:
+def find_files(path: str | Sequence[str], suffixes: Sequence[str] = SUFFIXES, *, made_by: str = "") -> list[Path]:
     """Return the files of a path, or of a list of paths, folders or patterns, in the order of their names within each.
 
     Only files with these suffixes are taken from a folder.
@@ -89,7 +89,7 @@ def find_files(path: str | Sequence[str], suffixes: Sequence[str] = SUFFIXES) ->
     files: dict[Path, Path] = {}
     for entry in [path] if isinstance(path, str) else path:
         try:
-            found = _expand(entry, suffixes)
+            found = _expand(entry, suffixes, made_by)
         except UserError:
             raise
         except (OSError, RuntimeError, ValueError) as error:  # no permission, no home folder, no such name
@@ -107,11 +107,12 @@ def find_files(path: str | Sequence[str], suffixes: Sequence[str] = SUFFIXES) ->
     return list(files.values())
 
 
-def _expand(entry: str, suffixes: Sequence[str]) -> list[Path]:
+def _expand(entry: str, suffixes: Sequence[str], made_by: str) -> list[Path]:
     if not entry:
         raise UserError("path is empty: name a file, a folder, or a pattern such as data/*.jsonl")
     here = Path(entry).expanduser()
     start = "" if here.is_absolute() else f" Relative paths start at the current folder, {_quoted(Path.cwd())}"
+    start += f"{'.' * bool(start)} How to make it: {printable(made_by)}" if made_by else ""
     if here.is_file():
         return [here]
     if here.is_dir():
@@ -138,6 +139,21 @@ def names_of(files: Sequence[Path]) -> list[str]:
         if len(set(names)) == len(names):
             return names
     return [str(file) for file in files]
+
+
+def provenance_file(file: Path) -> Path:
+    """Return where a file that `rewardsmith prepare` wrote has its provenance."""
+    return file.with_name(f"{file.name}.provenance.json")
+
+
+def provenance_of(file: Path) -> dict[str, Any]:
+    """Return the provenance of a file; {} without one, or if the file has another size than it had then."""
+    try:
+        found = json.loads(provenance_file(file).read_bytes())
+        known = found["output"]["bytes"] == file.stat().st_size
+    except (OSError, ValueError, KeyError, TypeError):  # another program's file may have that name
+        return {}
+    return dict(found) if known else {}
 
 
 def _quoted(path: str | Path) -> str:

@@ -5,8 +5,7 @@
     for prompt in source.prompts(seed=0):
         ...                              # every row once, in an order that the seed decides
 
-Pairs, groups and grades have the forms of TRL's preference data sets, of UltraFeedback and of RewardBench, among
-others:
+Pairs, groups and grades have the forms of TRL's preference data sets, UltraFeedback, RewardBench and others:
 
     {"prompt": "Why?", "chosen": "Because …", "rejected": "No idea."}
     {"chosen": [user, assistant], "rejected": [user, assistant]}               the prompt is what both begin with
@@ -27,7 +26,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field
 
-from rewardsmith.data.readers import Place, find_files, names_of, read_rows, where
+from rewardsmith.data.readers import Place, find_files, names_of, provenance_of, read_rows, where
 from rewardsmith.data.rows import (
     ABSENT,
     ANSWER,
@@ -55,6 +54,7 @@ from rewardsmith.data.rows import (
 from rewardsmith.data.source import Reads
 from rewardsmith.errors import UserError, nearest
 from rewardsmith.storage import file_facts
+from rewardsmith.text.judge_prompts import PromptIdentity
 from rewardsmith.text.rankings import letters_of, parse_ranking
 from rewardsmith.types import Demonstration, Graded, Message, Preference, Prompt, Ranking
 
@@ -283,8 +283,9 @@ class RowFileSource:
             Field(description="other names for the columns of pairs, groups and grades, such as { chosen = 'good' }"),
         ] = None,
         out_of: Annotated[float, Field(gt=0, description="grades: points in all, in rows that do not say")] = 1.0,
+        made_by: Annotated[str, Field(description="how the files are made; shown where they are missing")] = "",
     ) -> None:
-        self.path = path
+        self.path, self.made_by = path, made_by
         self.limit = limit
         self.shuffle = shuffle
         self.layout = layout = Layout(
@@ -346,11 +347,19 @@ class RowFileSource:
 
     def files(self) -> list[Path]:
         """Return the files that `path` means; a `UserError` says that there are none."""
-        return find_files(self.path, self.suffixes)
+        return find_files(self.path, self.suffixes, made_by=self.made_by)
 
     def facts(self) -> dict[str, Any]:
         """Return path, size and hash of the files, for the record of a run."""
-        return {"files": [file_facts(file) for file in self.files()]}
+        return {"files": [file_facts(file) for file in self.files()], **self.judge_prompt()}
+
+    def judge_prompt(self) -> PromptIdentity:
+        """Return with which prompt a judge is called that learned from these files; {} if none is known for all.
+
+        `rewardsmith prepare` writes it into the provenance, which counts as long as the file has the size of then.
+        """
+        found = [provenance_of(file).get("judge_prompt", {}) for file in self.files()]
+        return found[0] if all(one == found[0] for one in found) else {}
 
     def _pass(self, seed: int, of: Reads) -> Iterator[Any]:
         files = self.files()

@@ -40,13 +40,14 @@ def start(
     resume: Resume = "auto",
     accept_changes: bool = False,
     on: Literal["embedded", "verl"] = "embedded",
+    ignore_memory: bool = False,
     console: Console | None = None,
 ) -> Path:
     """Run a recipe from the start or from its last checkpoint; return the run folder.
 
     Without a `folder` it is `runs/NAME`, or `runs/NAME-2` and so on. `auto` resumes a run that has not finished, `must`
     insists that there is one, `never` starts a new one; `accept_changes` resumes although the recipe has changed. `on`
-    says what runs the models: this process, or verl's workers on Ray.
+    says what runs the models: this process, or verl's workers on Ray. `ignore_memory` starts what does not seem to fit.
     `Stopped` is raised after Ctrl-C, with what was saved.
     """
     console = console or Console(stderr=True)
@@ -64,7 +65,7 @@ def start(
         with ExitStack() as stack:
             try:
                 start_engine = stack.enter_context(_cluster(recipe, path, console)) if on == "verl" else None
-                run = Run(recipe, files, Progress(console), rewards, start_engine)
+                run = Run(recipe, files, Progress(console), rewards, start_engine, ignore_memory=ignore_memory)
             except UserError as error:
                 RunLog(path / LOG).failed(error)
                 raise
@@ -81,7 +82,7 @@ def _cluster(recipe: Recipe, path: Path, console: Console) -> Iterator[Callable[
 
     verl_configs(recipe)  # what verl refuses is found before Ray starts
     console.print("starting Ray and verl", highlight=False)
-    with launch(recipe.scale, path.absolute() / "scale") as start_engine:
+    with launch(recipe.scale, path.absolute() / "scale", recipe.models) as start_engine:
         yield start_engine
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import time
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,11 @@ from verl.workers.rollout.llm_server import LLMServerManager
 import rewardsmith.scale.cpu_rollout  # noqa: F401 it registers the servers of the CPU
 from rewardsmith.engines.model_settings import ModelSettings
 from rewardsmith.errors import UserError
+from rewardsmith.scale.packed_engine import SCALAR
 from rewardsmith.scale.ray_start import start_ray
 from rewardsmith.scale.scale_settings import CPU_ROLLOUT, GROUPS_PER_GPU, ScaleSettings
 from rewardsmith.scale.verl_config import model_config
-from rewardsmith.scale.workers import SCALAR, PolicyWorker, RowWorker
+from rewardsmith.scale.workers import PolicyWorker, RowWorker
 
 STOP_TIMEOUT = 60.0  # seconds in which Ray must have ended a rollout server
 
@@ -32,12 +34,12 @@ STOP_TIMEOUT = 60.0  # seconds in which Ray must have ended a rollout server
 class Cluster:
     """The machines of a run."""
 
-    def __init__(self, scale: ScaleSettings, folder: Path) -> None:
+    def __init__(self, scale: ScaleSettings, folder: Path, reserved: Sequence[int] = ()) -> None:
         self.scale = scale
         self.folder = folder  # for the models that start from others; every node can read it
         self.writer: ModelWorkers | None = None  # whose rollout servers run: verl names them alike for every model
         self._groups = 0
-        self._pool = start_ray(scale, folder)
+        self._pool = start_ray(scale, folder, reserved)
 
     def workers(self, settings: ModelSettings, name: str, folder: Path, *, writes: bool, frozen: bool) -> ModelWorkers:
         """Start the workers of a model; one that `writes` answers may start servers too."""

@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rewardsmith.config import Chosen
 from rewardsmith.engines.model_settings import ModelSettings
 from rewardsmith.errors import UserError
+from rewardsmith.scale.placement import own_gpus
 from rewardsmith.scale.scale_settings import ScaleSettings
 
 if TYPE_CHECKING:
@@ -41,7 +43,9 @@ def choose_platform(scale: ScaleSettings) -> None:
 
 
 @contextmanager
-def launch(settings: ScaleSettings | None, folder: Path) -> Iterator[Callable[[ModelSettings, int, str], Engine]]:
+def launch(
+    settings: ScaleSettings | None, folder: Path, models: Mapping[str, Chosen]
+) -> Iterator[Callable[[ModelSettings, int, str], Engine]]:
     """Start or join Ray, and yield what starts a model there; at the end a Ray of this run is stopped."""
     require_verl()
     scale = settings or ScaleSettings()
@@ -49,7 +53,7 @@ def launch(settings: ScaleSettings | None, folder: Path) -> Iterator[Callable[[M
     from rewardsmith.scale.cluster import Cluster  # noqa: PLC0415 it imports verl
     from rewardsmith.scale.verl_engine import open_engine, start_folder  # noqa: PLC0415
 
-    cluster = Cluster(scale, folder)
+    cluster = Cluster(scale, folder, own_gpus(models, scale))
 
     def start(model: ModelSettings, seed: int, name: str) -> Engine:
         path = start_folder(model, folder / "start" / name, seed=seed, name=name)

@@ -7,6 +7,7 @@ import platform
 import socket
 import sys
 import time
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from uuid import uuid4
 
 import grpc
 import ray
+import torch
 from ray.exceptions import GetTimeoutError
 from ray.util import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -38,11 +40,16 @@ def environment(scale: ScaleSettings) -> dict[str, str]:
     return shared
 
 
-def start_ray(scale: ScaleSettings, folder: Path) -> RayResourcePool:
-    """Start a Ray of this run, or join the one at `scale.address`; return the GPUs of the run."""
+def start_ray(scale: ScaleSettings, folder: Path, reserved: Sequence[int] = ()) -> RayResourcePool:
+    """Start a Ray of this run, or join the one at `scale.address`; return the GPUs of the run.
+
+    `reserved` are GPUs of this machine that managed servers have for themselves.
+    """
     local: dict[str, Any] = {"include_dashboard": False}
     if scale.device == "cpu":
         local |= {"num_gpus": scale.processes, "num_cpus": 4 + scale.processes * GROUPS_PER_GPU}
+    else:  # the first ones; managed servers may have the others
+        local["num_gpus"] = min(scale.gpus_per_node, torch.cuda.device_count())
     if scale.address:
         _require_answer(scale.address)
     try:
@@ -58,6 +65,7 @@ def start_ray(scale: ScaleSettings, folder: Path) -> RayResourcePool:
         raise UserError(f"{what}: {error}") from error
     try:
         _require_room(scale)
+        _require_reserved(scale, reserved)
         if scale.address:
             _require_same_nodes(folder)
         return _reserve(scale)
@@ -102,6 +110,16 @@ def _require_room(scale: ScaleSettings) -> None:
             f"scale asks for nodes = {scale.nodes} with gpus_per_node = {scale.gpus_per_node}, which takes"
             f" {per_node['GPU']} GPUs and {per_node['CPU']} CPUs on each. The nodes of Ray have {found}: lower"
             " scale.nodes or scale.gpus_per_node, or set scale.address to a larger cluster"
+        )
+
+
+def _require_reserved(scale: ScaleSettings, reserved: Sequence[int]) -> None:
+    """Raise a `UserError` if Ray could give a GPU to the trainer that a managed server has."""
+    here = next(node for node in ray.nodes() if node["NodeID"] == ray.get_runtime_context().get_node_id())
+    if reserved and here["Resources"].get("GPU", 0) > scale.gpus_per_node:
+        raise UserError(
+            f"GPU {reserved[0]} of this machine is for a managed server (models.NAME.devices), and Ray could give it"
+            f" to the trainer too: start Ray here with --num-gpus={scale.gpus_per_node}"
         )
 
 

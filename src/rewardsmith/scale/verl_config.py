@@ -13,6 +13,7 @@ from typing import Any
 from hydra import compose, initialize_config_module
 from omegaconf import DictConfig, OmegaConf
 
+from rewardsmith.engines.embedded.attention import ATTENTION
 from rewardsmith.engines.model_settings import ModelSettings
 from rewardsmith.errors import UserError, nearest
 from rewardsmith.scale.scale_settings import CPU_ROLLOUT, ScaleSettings
@@ -92,8 +93,8 @@ def model_config(settings: ModelSettings, name: str, folder: Path | str, scale: 
     verl.put(f"{MODEL}.path", str(folder), f"{model}.{start}")
     # Sequence parallelism of verl is a patch of FlashAttention: with another attention each GPU would read its share.
     flash = scale.sequence_parallel > 1 or (not cpu and find_spec("flash_attn") is not None)
-    verl.put(f"{MODEL}.override_config", {"attn_implementation": "flash_attention_2" if flash else "sdpa"})
-    verl.put(f"{MODEL}.use_remove_padding", not cpu)
+    verl.put(f"{MODEL}.override_config", {"attn_implementation": "flash_attention_2" if flash else ATTENTION})
+    verl.put(f"{MODEL}.use_remove_padding", True)
     verl.put(f"{MODEL}.enable_gradient_checkpointing", settings.recompute, f"{model}.recompute")
     if settings.lora is not None:
         verl.put(f"{MODEL}.lora_rank", settings.lora.rank, f"{model}.lora.rank")

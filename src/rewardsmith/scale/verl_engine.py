@@ -107,9 +107,10 @@ class VerlEngine(ModelText):
             "min_tokens": sampling.min_tokens,
             "stop": list(sampling.stop),
             "stop_token_ids": sorted({*self.stop_ids, *sampling.stop_tokens}),
-            "seed": seed,
             "logprobs": True,
         }
+        if self._cluster.scale.rollout.seeded:
+            parameters["seed"] = seed
         if self._cluster.scale.device == "cpu":  # our own server, which draws as the embedded engine does
             parameters = {"sampling": sampling.model_dump_json(), "draw": draw}
         output = await client.generate(f"{self.name}-{seed}", prompt_ids=prompt.tolist(), sampling_params=parameters)

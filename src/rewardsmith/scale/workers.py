@@ -18,20 +18,16 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 from torch.distributed.tensor import DTensor
-from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
-from verl.models.transformers.monkey_patch import apply_monkey_patch
+from transformers import AutoModelForSequenceClassification
 from verl.single_controller.base.decorator import Dispatch, make_nd_compute_dataproto_dispatch_fn, register
 from verl.utils import tensordict_utils as tu
 from verl.utils.device import get_device_id, get_device_name
 from verl.utils.distributed import initialize_global_process_group_ray
-from verl.workers.engine import EngineRegistry
-from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithValueHead
 from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 
 from rewardsmith.engines.protocol import Outputs, Row
 from rewardsmith.learning import OptimizerSettings
-
-SCALAR = "rewardsmith_scalar"  # the model type of a scalar head, in verl's registry
+from rewardsmith.scale.packed_engine import SCALAR
 
 
 def pack_rows(rows: Sequence[Row], numbers: Sequence[int], **options: Any) -> TensorDict:
@@ -269,29 +265,3 @@ class PolicyWorker(ActorRolloutRefWorker):
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def publish(self, folder: str) -> None:  # noqa: D102
         self.actor.publish(folder)
-
-
-@EngineRegistry.register(model_type=SCALAR, backend=["fsdp", "fsdp2"], device=["cuda", "npu"])
-class ScalarHeadEngine(FSDPEngineWithValueHead):
-    """A model with a scalar head that is read at every token, in the format of a sequence classifier.
-
-    transformers gives the head of a token classifier a bias, which a sequence classifier has not: it stays 0.
-    """
-
-    def _build_module(self) -> Any:
-        config = self.model_config.hf_config
-        config.num_labels, config.classifier_dropout = 1, 0.0
-        module, loaded = AutoModelForTokenClassification.from_pretrained(
-            self.model_config.local_path, dtype=torch.float32, config=config, output_loading_info=True
-        )
-        torch.nn.init.zeros_(module.score.bias).requires_grad_(False)
-        if "score.weight" in loaded["missing_keys"]:
-            torch.nn.init.zeros_(module.score.weight)
-        apply_monkey_patch(
-            module,
-            use_remove_padding=self.use_remove_padding,
-            ulysses_sp_size=self.engine_config.ulysses_sequence_parallel_size,
-        )
-        if self.model_config.enable_gradient_checkpointing:
-            module.gradient_checkpointing_enable({"use_reentrant": False})
-        return module
