@@ -14,6 +14,7 @@ import pytest
 import yaml
 from ray.cluster_utils import Cluster as RayNodes
 
+import rewardsmith
 from rewardsmith.recipe import load_recipe
 from tests.command_line import call
 from tests.scale.test_verl_run import HEAD, STAGE, write_recipe
@@ -54,7 +55,8 @@ def test_the_folder_holds_the_whole_job(exported: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_job_runs_on_a_cluster(exported: Path, tmp_path: Path) -> None:
+def test_the_job_runs_on_a_cluster(exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(rewardsmith.__file__).parents[1]))  # the job runs in a folder of its own
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

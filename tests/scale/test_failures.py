@@ -15,8 +15,7 @@ from tests.scale.test_verl_run import HEAD, STAGE, run, start, write_recipe
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("victim", ["PolicyWorker", "CpuServer"])
-def test_a_run_that_loses_a_worker_stops_with_the_cause_and_resumes(victim: str, tmp_path: Path) -> None:
+def test_a_run_that_loses_a_worker_stops_with_the_cause_and_resumes(tmp_path: Path) -> None:
     text = HEAD + STAGE.format(name="policy", steps=6, more='advantage = "grpo"\nsave = { every = 1 }')
     recipe = write_recipe(tmp_path, text)
     here = run(recipe, tmp_path / "here")
@@ -27,10 +26,10 @@ def test_a_run_that_loses_a_worker_stops_with_the_cause_and_resumes(victim: str,
         assert time.monotonic() < deadline
         time.sleep(0.1)
     family = psutil.Process(process.pid).children(recursive=True)
-    os.kill(next(child.pid for child in family if victim in " ".join(child.cmdline())), signal.SIGKILL)
+    os.kill(next(child.pid for child in family if "PolicyWorker" in " ".join(child.cmdline())), signal.SIGKILL)
     printed, _ = process.communicate(timeout=120)
     assert process.returncode == 2, printed[-4000:]
-    assert "error: a worker of the cluster died" in printed
+    assert "error: a worker of the cluster died (pid: " in printed
     assert "The same command resumes" in printed
     assert "a worker of the cluster died" in (tmp_path / "there" / "summary.json").read_text()
     resumed = run(recipe, tmp_path / "there", "--on", "verl")

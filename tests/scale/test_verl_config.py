@@ -47,9 +47,9 @@ sampling = { max_tokens = 99, temperature = 0.7 }
 advantage = { type = "gae", lam = 0.9 }
 loss = { type = "clip", low = 0.1, high = 0.3 }
 reduction = "sequence-mean-token-mean"
-kl = { coefficient = 0.02, estimator = "k3" }
+kl = { coefficient = 0.02, estimator = "k3", place = "both", reward_coefficient = 0.5 }
 critic = { model = "critic" }
-optimizer = { lr = 1e-4, beta2 = 0.95 }
+optimizer = { lr = 1e-4, beta2 = 0.95, warmup = 0.25 }
 reward = { type = "rule", rule = "arithmetic" }
 """
 
@@ -79,7 +79,10 @@ def test_every_value_has_its_place_and_its_origin(tmp_path: Path) -> None:
         "actor_rollout_ref.actor.ppo_mini_batch_size": (4, "mini_batches"),
         "actor_rollout_ref.actor.clip_ratio_high": (0.3, "loss.high"),
         "actor_rollout_ref.actor.loss_agg_mode": ("seq-mean-token-mean", "reduction.type"),
-        "actor_rollout_ref.actor.kl_loss_type": ("low_var_kl", "kl.estimator"),
+        "actor_rollout_ref.actor.kl_loss_type": ("low_var_kl", "kl.estimator, unbiased"),
+        "algorithm.kl_ctrl.kl_coef": (0.5, "kl.reward_coefficient"),
+        "actor_rollout_ref.actor.optim.lr_warmup_steps_ratio": (0.25, "optimizer.warmup"),
+        "trainer.total_training_steps": (7, "steps"),
         "algorithm.adv_estimator": ("gae", "advantage.type"),
         "algorithm.lam": (0.9, "advantage.lam"),
         "critic.optim.lr": (1e-5, "critic.optimizer.lr"),
@@ -96,7 +99,7 @@ def test_what_is_printed_is_yaml_of_what_differs_from_verls_defaults(tmp_path: P
     text = explain_verl(checked, everything=False)
     model, critic, stage = (document for document in yaml.safe_load_all(text) if document)
     assert model["actor_rollout_ref"]["rollout"]["tensor_model_parallel_size"] == 4
-    assert model["actor_rollout_ref"]["model"]["override_config"] == {"attn_implementation": "sdpa"}
+    assert model["actor_rollout_ref"]["model"]["override_config"] == {"attn_implementation": "rewardsmith"}
     assert "rollout" not in critic["actor_rollout_ref"]  # it has no servers
     assert stage["actor_rollout_ref"]["actor"]["optim"]["betas"] == [0.9, 0.95]
     assert "path: tiny-llama" in text

@@ -149,15 +149,3 @@ def test_an_adapter_learns_writes_and_is_switched_off_for_the_reference(
         return {index: [r.text for r in group.rollouts] async for index, group in groups}
 
     assert asyncio.run(write(engine)) == asyncio.run(write(merged))
-
-
-def test_rows_may_share_a_sequence_as_they_do_on_gpus(
-    cluster: Cluster, rows: list[Row], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    packed = cluster.scale.model_copy(update={"verl": {"actor_rollout_ref.model.use_remove_padding": True}})
-    monkeypatch.setattr(cluster, "scale", packed)
-    here, there = pair(cluster, "packed", head="scalar")
-    for engine in (here, there):
-        engine.learn_with(OPTIMIZER)
-        engine.update(rows, squares(lambda o: o.values_bT, Meter()), lr=1e-2)
-    torch.testing.assert_close(there.values(rows), here.values(rows), atol=1e-5, rtol=0)

@@ -37,7 +37,7 @@ NOT_READ: dict[str, str] = {
     f"{ACTOR}.kl_loss_coef": f"{_STAGE}.kl.coefficient",
     f"{ACTOR}.kl_loss_type": f"{_STAGE}.kl.estimator",
     f"{ACTOR}.ppo_mini_batch_size": f"{_STAGE}.mini_batches",
-    f"{ACTOR}.ppo_epochs": f"{_STAGE}.epochs",
+    f"{ACTOR}.ppo_epochs": f"{_STAGE}.ppo_epochs",
     f"{ACTOR}.shuffle": "",
     f"{ACTOR}.checkpoint": f"{_STAGE}.save",
     f"{ROLLOUT}.n": f"{_STAGE}.rollouts_per_prompt",

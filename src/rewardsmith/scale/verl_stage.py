@@ -48,11 +48,13 @@ def _values(stage: Any) -> Iterator[tuple[str, Any, str]]:
     yield f"{ROLLOUT}.top_p", stage.sampling.top_p, "sampling.top_p"
     yield f"{ROLLOUT}.top_k", stage.sampling.top_k or -1, "sampling.top_k"
     yield f"{ACTOR}.ppo_mini_batch_size", max(1, stage.prompts_per_step // stage.mini_batches), "mini_batches"
-    yield f"{ACTOR}.ppo_epochs", stage.epochs, "epochs"
+    yield f"{ACTOR}.ppo_epochs", stage.ppo_epochs, "ppo_epochs"
     yield f"{ACTOR}.entropy_coeff", stage.entropy, "entropy"
-    yield "trainer.total_training_steps", stage.steps, "steps"
+    length = ("total_training_steps", "steps") if stage.epochs is None else ("total_epochs", "epochs")
+    yield f"trainer.{length[0]}", getattr(stage, length[1]), length[1]
     if stage.validation is not None:
         yield "trainer.test_freq", stage.validation.every, "validation.every"
+        yield "trainer.val_before_train", stage.validation.at_start, "validation.at_start"
     yield from _algorithm(stage)
     yield from _optimizer(f"{ACTOR}.optim", stage.optimizer, "optimizer")
     yield f"{ACTOR}.grad_clip", stage.optimizer.clip_norm, "optimizer.clip_norm"
@@ -85,15 +87,16 @@ def _algorithm(stage: Any) -> Iterator[tuple[str, Any, str]]:
         yield f"{ACTOR}.loss_agg_mode", _REDUCTIONS[reduction.name], "reduction.type"
         if reduction.name == "constant-length":
             yield f"{ACTOR}.loss_scale_factor", reduction.settings.length, "reduction.length"
-    if stage.kl.coefficient:
-        rewarded = stage.kl.place == "reward"
-        kind = {"auto": "k1" if rewarded else "k2"}.get(stage.kl.estimator, stage.kl.estimator)
-        kind = _KL[kind] + "+" * (stage.kl.unbiased and not rewarded)
-        names = ("algorithm.use_kl_in_reward", "algorithm.kl_ctrl.kl_coef", "algorithm.kl_penalty")
-        if not rewarded:
-            names = (f"{ACTOR}.use_kl_loss", f"{ACTOR}.kl_loss_coef", f"{ACTOR}.kl_loss_type")
-        values = (True, "kl.place"), (stage.kl.coefficient, "kl.coefficient"), (kind, "kl.estimator")
-        yield from ((name, *value) for name, value in zip(names, values, strict=True))
+    (loss_weight, loss_kind), (reward_weight, reward_kind) = stage.kl.in_loss, stage.kl.in_reward
+    if loss_weight:
+        yield f"{ACTOR}.use_kl_loss", True, "kl.place"
+        yield f"{ACTOR}.kl_loss_coef", loss_weight, "kl.coefficient"
+        yield f"{ACTOR}.kl_loss_type", _KL[loss_kind] + "+" * stage.kl.unbiased, "kl.estimator, unbiased"
+    if reward_weight:
+        own = "reward_" if stage.kl.place == "both" else ""
+        yield "algorithm.use_kl_in_reward", True, "kl.place"
+        yield "algorithm.kl_ctrl.kl_coef", reward_weight, f"kl.{own}coefficient"
+        yield "algorithm.kl_penalty", _KL[reward_kind], f"kl.{own}estimator"
     if stage.select.constant == "drop":
         yield "algorithm.filter_groups.enable", True, "select.constant"
         yield "algorithm.filter_groups.max_num_gen_batches", stage.select.rounds, "select.rounds"
@@ -103,7 +106,8 @@ def _optimizer(key: str, optimizer: Any, path: str) -> Iterator[tuple[str, Any, 
     yield f"{key}.lr", optimizer.lr, f"{path}.lr"
     yield f"{key}.betas", [optimizer.beta1, optimizer.beta2], f"{path}.beta1, beta2"
     yield f"{key}.weight_decay", optimizer.weight_decay, f"{path}.weight_decay"
-    yield f"{key}.lr_warmup_steps", optimizer.warmup, f"{path}.warmup"
+    share = isinstance(optimizer.warmup, float)
+    yield f"{key}.lr_warmup_steps{'_ratio' * share}", optimizer.warmup, f"{path}.warmup"
     if optimizer.schedule != "linear":
         yield f"{key}.lr_scheduler_type", optimizer.schedule, f"{path}.schedule"
         yield f"{key}.min_lr_ratio", optimizer.floor, f"{path}.floor"
