@@ -86,6 +86,7 @@ def main(work: dict[str, Any]) -> None:
         f"{ACTOR}.optim.weight_decay": 0.0,
         f"{WRITER}.n": work["rollouts"],
         f"{WRITER}.agent.num_workers": 1,
+        "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,
         "reward.num_workers": 1,
         "reward.custom_reward_function.path": __file__,
         "trainer.use_v1": True,
