@@ -116,7 +116,7 @@ _REWARDS: dict[str, Callable[[Path], list[str]]] = {
     "ranking": lambda folder: [
         "stages.0.overlong.buffer=4",
         f'stages.0.reward.template="{_template(folder, "ranking")}"',
-        "stages.0.reward.extract=whole",
+        *("stages.0.reward.extract=whole", "stages.0.reward.noun=Candidate"),
     ],
     "several": lambda folder: [
         "models.preference.init=tiny-llama",
@@ -176,7 +176,7 @@ def _policy_with_a_ranker(folder: Path, shared: Path) -> list[str]:
     return [
         f'data.train.path="{_rows(folder)}"',
         "models.policy.init=tiny-llama",
-        f'models.ranker={{ init = "{_judge("ranking", shared)}", offload = true }}',
+        f'models.ranker={{ init = "{_judge("ranking", shared)}" }}',
         "stages.0.sampling.max_tokens=8",
         *_REWARDS["ranking"](folder),
     ]

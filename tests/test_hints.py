@@ -28,7 +28,12 @@ CHOICES = {
     [
         ({"n_samples": 8}, "n_samples", "rollouts_per_prompt"),
         ({"ppo_mini_batch_size": 8}, "ppo_mini_batch_size", "mini_batches"),
-        ({"total_epochs": 8}, "total_epochs", "steps"),
+        ({"total_epochs": 8}, "total_epochs", "epochs"),
+        ({"num_iterations": 8}, "num_iterations", "ppo_epochs"),
+        ({"overlong": {"buffer": 2, "max_resp_len": 3200}}, "overlong.max_resp_len", "limit"),
+        ({"validation": {"data": "test", "val_before_train": False}}, "validation.val_before_train", "at_start"),
+        ({"optimizer": {"lr": 1e-6, "warmup_ratio": 0.1}}, "optimizer.warmup_ratio", "warmup"),
+        ({"kl": {"reward_estimator": "abs"}}, "kl.reward_estimator", '"k2"'),
         ({"optimizer": {"lr": 1e-6, "learning_rate": 1e-6}}, "optimizer.learning_rate", "lr"),
         ({"kl": {"kl_loss_type": "k3"}}, "kl.kl_loss_type", "estimator"),
         ({"loss": {"type": "clip", "clip_ratio_high": 0.1}}, "loss.clip_ratio_high", "high"),

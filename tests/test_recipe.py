@@ -199,6 +199,15 @@ def test_an_entry_of_a_list_is_named_by_number_type_or_name(key: str) -> None:
     assert recipe["stages"][0]["steps"] == 5
 
 
+def test_an_override_of_steps_takes_the_place_of_epochs_and_the_other_way_round() -> None:
+    recipe = {"stages": [{"type": "policy", "epochs": 2, "reward": {"learn": {"epochs": 3}}}]}
+    override(recipe, "stages.policy.steps=10")
+    override(recipe, "stages.0.reward.learn.steps=1")
+    assert recipe["stages"] == [{"type": "policy", "steps": 10, "reward": {"learn": {"epochs": 3, "steps": 1}}}]
+    override(recipe, "stages.0.epochs=1")
+    assert "steps" not in recipe["stages"][0]
+
+
 def test_an_override_goes_into_a_choice_that_was_given_by_name() -> None:
     recipe = {"loss": "clip"}
     override(recipe, "loss.high=0.3")

@@ -140,3 +140,10 @@ def freeze(name: str, value: object, depth: int = 0) -> Any:
     raise TypeError(
         f"{name} is of type {type(value).__name__}: only JSON values are kept (None, bool, number, text, list, table)"
     )
+
+
+def thawed(value: object) -> Any:
+    """Return a frozen JSON value as dictionaries and lists."""
+    if isinstance(value, Mapping):
+        return {name: thawed(inner) for name, inner in value.items()}
+    return [thawed(inner) for inner in value] if isinstance(value, list | tuple) else value

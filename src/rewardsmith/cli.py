@@ -19,7 +19,7 @@ from rewardsmith.errors import UserError
 from rewardsmith.recipe import explain as explain_recipe
 from rewardsmith.recipe import load_recipe, load_table, parse_recipe
 from rewardsmith.runs.cache_command import cache
-from rewardsmith.runs.commands import input_kind, option_classes, run_command
+from rewardsmith.runs.commands import flags_of, input_kind, option_classes, run_command
 from rewardsmith.runs.lookup import explain_reward, is_reward
 from rewardsmith.runs.preflight import RewardTrees, check_for_cluster, warnings
 
@@ -30,7 +30,9 @@ JOBS: dict[str, str] = {
     "prepare rubric": "rewardsmith.data.prepare.write_rubrics:RubricJob",
     "prepare graded": "rewardsmith.data.prepare.grade_solutions:GradedJob",
     "score": "rewardsmith.runs.score:ScoreRollouts",
+    "generate": "rewardsmith.trainers.generate_answers:GenerateAnswers",
     "evaluate": "rewardsmith.trainers.evaluate.evaluate_reward:EvaluateReward",
+    "plan": "rewardsmith.runs.plan:PlanJob",
     "evaluate-policy": "rewardsmith.runs.evaluate_rollouts:EvaluateRollouts",
 }
 """Jobs that are commands, by the words of the command; imported when one is called."""
@@ -68,7 +70,10 @@ def explain(
     Example: `rewardsmith explain recipes/quickstart.toml stages.policy.advantage.type=rloo`
     """
     table = load_table(recipe, overrides)
+    checked = None
     if is_reward(table):
+        if on == "verl":
+            raise UserError(f"{recipe} is a reward table: --on verl explains a recipe")
         text = explain_reward(table, str(recipe))
     else:
         checked = parse_recipe(table, source=str(recipe))
@@ -95,6 +100,12 @@ def explain(
         )
     else:
         sys.stdout.write(text)
+        sys.stdout.flush()
+    if checked is not None:
+        from rewardsmith.runs.memory import check_memory  # noqa: PLC0415 it may import torch
+
+        where = "embedded" if checked.scale is None else "verl"
+        check_memory(checked, lambda line: sys.stderr.write(f"{line}\n"), on=where, ignore=True)
 
 
 export = App(name="export", help="Write a recipe as a job for another system.")
@@ -136,6 +147,7 @@ def run(
         Literal["embedded", "verl"],
         Parameter(help="embedded: in this process, on a CPU or one GPU; verl: on the [scale] of the recipe, with Ray"),
     ] = "embedded",
+    ignore_memory: Annotated[bool, Parameter(help="start although the models do not seem to fit the memory")] = False,
 ) -> int:
     """Run a recipe: its stages in order, in one run folder.
 
@@ -152,7 +164,10 @@ def run(
     from rewardsmith.runs.start import Stopped, start  # noqa: PLC0415 a mistake in the recipe should not wait for torch
 
     try:
-        start(checked, recipe.stem, rewards=rewards, folder=folder, resume=resume, accept_changes=accept_changes, on=on)
+        start(
+            checked, recipe.stem, rewards=rewards, folder=folder, resume=resume, accept_changes=accept_changes, on=on,
+            ignore_memory=ignore_memory,
+        )  # fmt: skip
     except Stopped as stopped:
         sys.stderr.write(f"{stopped}\n")
         return 130
@@ -163,7 +178,8 @@ _INPUT_HELP = {
     "reward": "RECIPE[:PATH] or RUN[:PATH]: which reward of a recipe, or of a run with its trained models, such as"
     " recipe.toml:policy; or a TOML file that is a reward table",
     "data": "JSONL or Parquet files: a file, a folder, a pattern; or RECIPE.toml:NAME of its data",
-    "model": "one of the models of --models",
+    "model": "One of the models of --models; or RECIPE.toml:NAME, RUN[:NAME] for what a run has trained, a Hugging Face"
+    " folder or id, or the URL of a server",
 }
 
 
@@ -176,7 +192,7 @@ def _register(words: str, job: Any) -> None:
     kinds = inspect.Parameter
     found: dict[str, inspect.Parameter] = {}
     for settings in (job, *option_classes(job)):
-        for setting, info in settings.model_fields.items():
+        for setting, info in flags_of(settings):
             if setting == "name":  # of a stage
                 continue
             given_as = input_kind(info)

@@ -50,18 +50,17 @@ _SETTINGS = {
     "optimizer.weight_decay": "weight_decay",
     "optimizer.schedule": "lr_scheduler lr_scheduler_type",
     "optimizer.warmup": "warmup warmup_steps lr_warmup_steps",
-    "optimizer.warmup, a number of optimizer steps": "warmup_ratio lr_warmup_ratio lr_warmup_steps_ratio",
+    "optimizer.warmup, where a number below 1 is a share of the steps": (
+        "warmup_ratio lr_warmup_ratio lr_warmup_steps_ratio"
+    ),
     "optimizer.clip_norm": "max_grad_norm grad_clip clip_grad max_norm",
     "save.every": "save_freq save_steps",
     "save.keep": "save_total_limit max_ckpt_to_keep",
     "validation.every": "test_freq eval_steps eval_freq",
-    "There is no such setting: a validation is made before the first step, every few steps and after the last": (
-        "val_before_train"
-    ),
+    "validation.at_start": "val_before_train eval_on_start",
     "steps": "total_training_steps total_steps training_steps max_steps num_steps",
-    "epochs; a policy stage counts steps = epochs · prompts of the data / prompts_per_step": (
-        "total_epochs num_train_epochs num_epochs num_episodes max_epochs"
-    ),
+    "epochs, passes over the data": "total_epochs num_train_epochs num_epochs num_episodes",
+    "epochs for passes over the data, ppo_epochs for those over the answers of a step": "max_epochs",
     "prompts_per_step of a policy stage, batch_size of others": "batch_size per_device_train_batch_size",
     "prompts_per_step of a policy stage, whose updates are set by mini_batches; batch_size of others": (
         "train_batch_size"
@@ -75,7 +74,7 @@ _SETTINGS = {
     "prompts_per_step": "rollout_batch_size generation_batch_size",
     "prompts_per_step, times select.oversample": "gen_batch_size",
     "mini_batches, a number of them and not a size": "mini_batch_size ppo_mini_batch_size",
-    "epochs": "ppo_epochs num_ppo_epochs num_iterations",
+    "ppo_epochs": "num_ppo_epochs num_iterations",
     "sampling.temperature of a stage, request.temperature of a judge": "temperature",
     "sampling.top_p": "top_p",
     "sampling.top_k": "top_k",
@@ -85,10 +84,12 @@ _SETTINGS = {
     "max_prompt_tokens": "max_prompt_length prompt_max_len",
     'overlong_prompts = "drop" or "error": a prompt is never cut': "filter_overlong_prompts truncation",
     "reward; several are the parts of a sum": "reward_funcs reward_fn reward_function",
-    'reward = { type = "rule", rule = "module:function" }': "custom_reward_function",
+    'reward = { type = "verl_function", path = "…", name = "…" }, or a rule of your own': "custom_reward_function",
     'reward = { type = "classifier", model = "…" }, or a judge': "reward_model reward_pretrain remote_rm_url",
     'reward = { type = "sum", … } with a weight in each of its parts': "weights reward_weights rewards components",
-    "overlong.buffer": "overlong_buffer overlong_buffer_len",
+    "overlong.buffer": "overlong_buffer overlong_buffer_len soft_punish_cache",
+    "overlong.limit": "max_resp_len",
+    "overlong.factor": "penalty_factor overlong_penalty_factor",
     'select = { constant = "drop", rounds = … }': "filter_groups dynamic_filtering",
     "select.rounds": "max_num_gen_batches",
     "select.lowest and select.highest": "filter_accuracy accuracy_lower_bound accuracy_upper_bound",
@@ -112,13 +113,22 @@ _SETTINGS = {
     "importance": "rollout_is vllm_importance_sampling_correction",
     'kl.coefficient; kl.place = "reward" is verl\'s algorithm.kl_ctrl': "coef beta kl_coef init_kl_coef",
     'kl.coefficient, with kl.place = "loss", the default': "kl_loss_coef use_kl_loss",
-    'kl.coefficient, with kl.place = "reward"': "use_kl_in_reward",
+    'kl.coefficient, with kl.place = "reward", or "both" where the loss has one too': "use_kl_in_reward",
     "kl.estimator": "kl_penalty kl_loss_type",
     "kl.reference": "ref_model reference_model",
     "critic.warmup": "critic_warmup",
     "critic.clip": "cliprange_value value_clip",
     # rewards
     "reference or reference_model of the implicit reward": "ref_type ref_path",
+}
+
+_KL_ESTIMATORS = {
+    '"k1"': "kl",
+    '"k2"': "mse",
+    '"k3"': "low_var_kl schulman",
+    '"k1" with unbiased = true': "kl+ k1+",
+    '"k3" with unbiased = true': "low_var_kl+ k3+",
+    'There is no absolute difference, whose gradient is that of no KL: use "k2"': "abs",
 }
 
 _CHOICES: dict[str, dict[str, str]] = {
@@ -160,6 +170,7 @@ _CHOICES: dict[str, dict[str, str]] = {
         '"implicit"': "prime",
         '"similarity"': "bge",
         'reward = { type = "rule", rule = "…" }': "function math gsm8k exact code",
+        'reward = { type = "verl_function", path = "…" }': "compute_score custom_reward_function naive",
     },
     "rule": {
         '"math"': "math_verify math_dapo prime_math",
@@ -177,6 +188,7 @@ _CHOICES: dict[str, dict[str, str]] = {
         '"process_model"': "prm",
         "There is no DPO: a reward model and a policy stage learn from pairs": "dpo",
         '"evaluate"': "eval",
+        '"generate"': "generation inference predict",
     },
     "model": {
         'type = "managed" with a command, or "server" for one that is running': "vllm sglang",
@@ -188,7 +200,7 @@ _CHOICES: dict[str, dict[str, str]] = {
         'type = "parquet" with the files of the data set': "hf huggingface",
     },
     "tracker": {"Metrics are always shown and in metrics.jsonl: leave it out": "console"},
-    "estimator": {'"k1"': "kl", '"k2"': "mse abs", '"k3"': "low_var_kl schulman"},
+    **dict.fromkeys(("estimator", "reward_estimator"), _KL_ESTIMATORS),
     "dtype": {'"bfloat16"': "bf16 fp16 float16", '"float32"': "fp32"},
     "schedule": {'"constant"': "constant_with_warmup", '"cosine"': "cosine_with_min_lr cosine_with_warmup"},
 }

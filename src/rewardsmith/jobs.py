@@ -95,6 +95,9 @@ class Job(StageSettings):
     """Something a user can run; `arguments` are the settings that are positional on the command line, in order."""
 
     arguments: ClassVar[tuple[str, ...]] = ()
+    keeps_ids: ClassVar[bool] = (
+        False  # whether its output names prompts by the ids of a file, which must be unique then
+    )
     runs_by: ClassVar[str] = "rewardsmith.trainers.trainer:JobStage"
 
     async def run(self, context: JobContext) -> Result:

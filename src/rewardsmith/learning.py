@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from rewardsmith.config import Settings
 
 Schedule = Literal["constant", "linear", "cosine"]
 
 
+def _checked_warmup(value: object) -> object:
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    if isinstance(value, float) and 0 <= value < 1:
+        return value
+    raise ValueError("must be a number of optimizer steps, an integer, or a share of all of them, such as 0.1")
+
+
+Warmup = Annotated[int | float, BeforeValidator(_checked_warmup)]
+"""Optimizer steps, or their share of all: an integer, or a number below 1."""
+
+
 class OptimizerSettings(Settings):
     """AdamW and its schedule."""
 
-    rare: ClassVar[frozenset[str]] = frozenset({"beta1", "beta2", "weight_decay", "clip_norm", "floor"})
+    rare: ClassVar[frozenset[str]] = frozenset(
+        {"beta1", "beta2", "weight_decay", "clip_norm", "floor", "states", "offload"}
+    )
 
     lr: float = Field(gt=0, description="peak learning rate")
     beta1: float = Field(default=0.9, ge=0, lt=1, description="AdamW beta1")
@@ -23,13 +37,28 @@ class OptimizerSettings(Settings):
     weight_decay: float = Field(default=0.0, ge=0, description="decoupled weight decay of matrices; vectors have none")
     clip_norm: float = Field(default=1.0, gt=0, description="maximum gradient norm; larger gradients are clipped")
     schedule: Schedule = Field(default="constant", description="learning-rate schedule after the warm-up")
-    warmup: int = Field(default=0, ge=0, description="optimizer steps of linear warm-up")
+    warmup: Warmup = Field(
+        default=0, description="linear warm-up: a number of optimizer steps, or below 1 a share of them"
+    )
     floor: float = Field(default=0.0, ge=0, le=1, description="minimum learning rate, as a share of the peak")
+    states: Literal["float32", "8bit"] = Field(
+        default="float32", description="AdamW's two moments: 8bit takes 2 bytes a parameter instead of 8"
+    )
+    offload: bool = Field(
+        default=False,
+        description="master weights and moments in host memory, streamed through the device at each step",
+    )
 
     def rate(self, done: int, total: int) -> float:
         """Return the rate of the optimizer step after `done` others; a warm-up begins above 0, or it would be lost."""
-        step = done + 1 if done < self.warmup else done
-        return self.lr * lr_factor(self.schedule, step, total=total, warmup=self.warmup, floor=self.floor)
+        warmup = warmup_steps(self.warmup, total)
+        step = done + 1 if done < warmup else done
+        return self.lr * lr_factor(self.schedule, step, total=total, warmup=warmup, floor=self.floor)
+
+
+def warmup_steps(warmup: float, total: int) -> int:
+    """Return the optimizer steps of a warm-up; a share of the `total` is rounded up, as transformers does it."""
+    return warmup if isinstance(warmup, int) else math.ceil(round(warmup * total, 6))
 
 
 def lr_factor(schedule: Schedule, step: int, *, total: int, warmup: int = 0, floor: float = 0.0) -> float:

@@ -367,7 +367,7 @@ class Asker:
         try:
             while len(replies) < self.settings.tries and left > 0:
                 requests.append(self._chat_request(prompt, len(replies), sample, left))
-                replies.append(await (self._send(requests[-1]) if self._wait else self.model.chat(requests[-1])))
+                replies.append(await (self.send(requests[-1]) if self._wait else self.model.chat(requests[-1])))
                 left -= replies[-1].seconds
                 text = ""
                 try:
@@ -438,7 +438,7 @@ class Asker:
             deadline=left,
         )
 
-    async def _send(self, request: ChatRequest) -> ChatReply:
+    async def send(self, request: ChatRequest) -> ChatReply:
         """Send a request, again and again for `wait` seconds while the server is unreachable."""
         until, pause = None, FIRST_PAUSE
         while True:

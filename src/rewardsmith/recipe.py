@@ -97,8 +97,13 @@ def parse_recipe(table: dict[str, Any], *, source: str = "recipe") -> Recipe:
 def parse_models(table: dict[str, Any], reward: Settings | Chosen, *, source: str) -> Around:
     """Return the validated `[models]` and `cache` of a reward; every model that it names must be there."""
     around: Around = _parsed(Around, table, source)
-    _refuse(source, [*_dangling(reward, vars(around)), *_model_problems(reward, around.models)])
+    require_models(reward, around.models, source=source)
     return around
+
+
+def require_models(whole: Settings | Chosen, models: Mapping[str, Chosen], *, source: str) -> None:
+    """Raise a `RecipeError` unless every model that a table names is there, and can do what it is named for."""
+    _refuse(source, [*_dangling(whole, {"models": models}), *_model_problems(whole, models)])
 
 
 def _parsed(kind: type[Settings], table: dict[str, Any], source: str) -> Any:
@@ -130,7 +135,7 @@ def override(table: dict[str, Any], change: str) -> None:
 
     The value is TOML (`0.1`, `true`, `[1, 2]`, `"text"`); anything else is taken as text. An entry of a list is named
     by its number from 0, by its `name` or by its `type`: `stages.1.steps=5`, `stages.policy.steps=5`. Missing
-    tables are made.
+    tables are made. A stage has either steps or epochs: the one that is set takes the place of the other.
     """
     key, equals, text = change.partition("=")
     if names_secret(key.rpartition(".")[2]) or without_secrets(change) != change:
@@ -149,8 +154,14 @@ def override(table: dict[str, Any], change: str) -> None:
             raise UserError(f"{'.'.join(parents)} is {shown(place)}, not a table")
         key_or_index: Any = _index(place, last) if isinstance(place, list) else last
         place[key_or_index] = _value(text)
+        if parents[:1] == ["stages"] and len(parents) == 2 and last in _EITHER and isinstance(place, dict):
+            place.pop(_EITHER[last], None)
     except UserError as error:
         raise UserError(f"cannot apply the override {change!r}: {error}") from None
+
+
+_EITHER = {"steps": "epochs", "epochs": "steps"}
+"""Settings of a stage of which it has one."""
 
 
 def _key_path(key: str) -> list[str]:
@@ -223,6 +234,7 @@ def places(value: Any, path: str = "") -> Iterator[tuple[str, Settings | Chosen]
 _OFFERS = {
     "learn": 'a model in this process with head = "language"',
     "value": 'a model in this process with head = "scalar"',
+    "write": 'a model that writes: one with head = "language", or a server that serves = "chat"',
     "chat": 'a model that writes: one with head = "language", or a server that serves = "chat"',
     "rate": 'a model that gives a number: one with head = "scalar", or a server that serves = "classify" or "score"',
     "rate_turns": "a model that reads a whole conversation, because the critique follows the answer: one with"

@@ -25,6 +25,7 @@ from rewardsmith.errors import UserError, listing, nearest
 
 Noun = TypeVar("Noun")
 
+_ARRAY = get_origin(NDArray[Any])  # numpy.ndarray, or the alias itself in newer releases of numpy
 _DTYPES = {"int32": "<i4", "float32": "<f4", "float64": "<f8", "bool": "|b1"}
 
 
@@ -76,7 +77,7 @@ def _decode(kind: Any, value: Any, path: str) -> Any:
     if origin in (Union, types.UnionType) and type(None) in arguments:
         inner = next(a for a in arguments if a is not type(None))
         return None if value is None else _decode(inner, value, path)
-    if origin is np.ndarray:
+    if origin is _ARRAY:
         return _decode_array(value, path)
     if is_dataclass(kind):
         return _decode_noun(typing.cast(type, kind), value, path)

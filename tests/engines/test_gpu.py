@@ -1,14 +1,20 @@
-"""What only a GPU can show: CUDA graphs, bfloat16 with master weights, sleep and wake."""
+"""What only a GPU can show: CUDA graphs, bfloat16 with master weights, sleep and wake, states in host memory."""
 
 import asyncio
+import gc
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from rewardsmith import Message, Prompt
 from rewardsmith.engines import ModelSettings, OptimizerSettings
+from rewardsmith.engines.embedded import streamed_adamw
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
+from rewardsmith.engines.embedded.learner import Learner
 from rewardsmith.engines.protocol import Row, Sampling
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -87,3 +93,68 @@ def test_recomputation_changes_nothing() -> None:
         rows = [Row(engine.encode(p), engine.encode_response("12" * (i + 1))) for i, p in enumerate(PROMPTS)]
         norms.append(engine.update(rows, lambda out: -out.logprobs_bT.sum(), lr=1e-3).grad_norm)
     assert norms[0] == pytest.approx(norms[1], rel=1e-5)
+
+
+# ---- optimizer states that take less memory --------------------------------------------------------------------------
+
+
+def learning(dtype: str, options: dict[str, Any]) -> EmbeddedEngine:
+    engine = EmbeddedEngine.open(ModelSettings(init="tiny-qwen3", device="cuda", dtype=dtype))
+    engine.learn_with(OptimizerSettings(lr=1e-3, weight_decay=0.1, **options))
+    return engine
+
+
+def learn(engine: EmbeddedEngine, steps: int = 5) -> list[float]:
+    rows = [Row(engine.encode(p), engine.encode_response("12" * (i + 1))) for i, p in enumerate(PROMPTS)]
+    return [engine.update(rows, lambda out: -out.logprobs_bT.sum(), lr=1e-3).grad_norm for _ in range(steps)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("states", ["float32", "8bit"])
+def test_states_in_host_memory_change_no_bit(dtype: torch.dtype, states: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streamed_adamw, "PIECE", 64 * streamed_adamw.BLOCK)  # many pieces, on both streams
+    found = []
+    for offload in (False, True):
+        torch.manual_seed(0)
+        shapes = {"large": (700, 1001), "vector": (9000,), "small": (3, 5)}
+        mine = {name: nn.Parameter(torch.randn(shape, device="cuda", dtype=dtype)) for name, shape in shapes.items()}
+        settings = {"lr": 1.0, "weight_decay": 0.1, "states": states, "offload": offload}
+        learner = Learner(mine, OptimizerSettings.model_validate(settings))
+        for _ in range(6):
+            for p in mine.values():
+                p.grad = torch.randn(p.shape, device="cuda")
+            learner.step(1e-2)
+        state = learner.state()
+        assert all(tensor.device.type == "cpu" for tensor in state.values()) == offload
+        found.append({name: p.detach().cpu() for name, p in mine.items()} | {n: t.cpu() for n, t in state.items()})
+    assert set(found[0]) == set(found[1])
+    assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
+
+
+def test_memory_is_what_the_table_of_the_docs_says() -> None:
+    used = {}
+    for name, options in {"float32": {}, "8bit": {"states": "8bit"}, "offload": {"offload": True}}.items():
+        gc.collect()
+        before = torch.cuda.memory_allocated()
+        engine = learning("bfloat16", options)
+        learn(engine, 1)
+        parameters = sum(p.numel() for p in engine.model.parameters())
+        used[name] = (torch.cuda.memory_allocated() - before) / parameters  # gradients are gone
+        del engine
+    assert used["float32"] == pytest.approx(2 + 4 + 8, rel=0.1)
+    assert used["offload"] == pytest.approx(2, rel=0.3)
+    assert used["8bit"] < 2 + 4 + 8 - 3  # small parameters stay in float32
+
+
+@pytest.mark.parametrize("options", [{"offload": True}, {"states": "8bit"}, {"states": "8bit", "offload": True}])
+def test_sleep_and_a_file_are_exact_also_for_them(options: dict[str, Any], tmp_path: Path) -> None:
+    whole, again = (learning("bfloat16", options) for _ in range(2))
+    learn(whole, 2)
+    whole.save(tmp_path)
+    whole.sleep()
+    whole.wake()
+    again.load(tmp_path)
+    again.load_learner(tmp_path)
+    ours, theirs = (engine._learner.state() for engine in (whole, again) if engine._learner is not None)
+    assert all(torch.equal(tensor.cpu(), theirs[name].cpu()) for name, tensor in ours.items())
+    assert learn(whole) == pytest.approx(learn(again), rel=1e-3)

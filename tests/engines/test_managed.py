@@ -199,7 +199,9 @@ def test_the_commands_of_servers() -> None:
         " --tp-size 2 --log-level-http warning --mem-fraction-static 0.5 --context-length 99"
         " --host 127.0.0.1 --port 8123"
     )
-    assert "--is-embedding" in words(command="sglang", serves="embed")
+    assert "--is-embedding --host" in words(command="sglang", serves="embed")
+    sleeps = "--is-embedding --enable-memory-saver --enable-weights-cpu-backup --host"
+    assert sleeps in words(command="sglang", serves="classify", offload=True)
     assert words(command="transformers") == (
         "/env/python -m transformers.cli.transformers serve org/m --continuous-batching --host 127.0.0.1 --port 8123"
     )
@@ -214,7 +216,11 @@ def test_the_commands_of_servers() -> None:
         ({"command": "vlm"}, "unknown command 'vlm'.*Did you mean \"vllm\""),
         ({"command": ["serve", "m"]}, r"must have \{port\} somewhere"),
         ({"command": ["serve", "{port}"], "python": "p"}, "does not take python: write it into the command"),
-        ({"command": "sglang", "offload": True}, "the command 'sglang' does not take offload: use vllm"),
+        ({"command": "sglang", "serves": "score"}, 'SGLang cannot serve "score": use serves = "classify", or vllm'),
+        ({"command": "sglang", "api": "vllm"}, "'sglang' does not start a server with api = \"vllm\""),
+        ({"command": "vllm", "api": "sglang"}, "'vllm' does not start a server with api = \"sglang\""),
+        ({"command": "vllm", "tokenizer": "m"}, "tokenizer has no effect without api"),
+        ({"command": "transformers", "offload": True}, "the command 'transformers' does not take offload"),
         ({"command": "transformers", "serves": "embed"}, "cannot serve 'embed': use vllm"),
         ({"command": "vllm", "devices": [0], "tensor_parallel_size": 2}, "tensor_parallel_size is 2, and devices"),
     ],

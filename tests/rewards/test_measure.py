@@ -28,7 +28,8 @@ def test_shares_are_of_the_rollouts_for_which_the_component_was_computed() -> No
     found = measure([whole(1.0, "timeout", "skipped", 0.0), whole("dropped", "dropped", "crashed", "timeout")])
     # of 8: one skipped; two that were dropped had been computed
     failed = {"timeout": 2 / 7, "crashed": 1 / 7}
-    assert found == {"": Measured("", 7, 2, 0.5, 0.5, failed, skipped=1 / 8, dropped=2 / 8, flat=0.0, labels={})}
+    shares = {"failed": failed, "skipped": 1 / 8, "dropped": 2 / 8, "flat": 0.0, "labels": {}}
+    assert found == {"": Measured("", 7, 2, 0.5, 0.5, low=0.0, high=1.0, **shares)}
     assert list(found[""].failed) == ["timeout", "crashed"]  # the most frequent first
 
 
@@ -40,7 +41,7 @@ def test_labels_are_counted_whatever_the_score() -> None:
 
 def test_nothing_scored_is_none_and_not_zero() -> None:
     found = measure([whole("timeout", "timeout")])[""]
-    assert (found.mean, found.spread, found.flat) == (None, None, None)
+    assert (found.mean, found.spread, found.flat, found.low, found.high) == (None,) * 5
     assert found.failed == {"timeout": 1.0}
     skipped = measure([whole("skipped")])[""]
     assert (skipped.rollouts, skipped.failed, skipped.skipped) == (0, {}, 1.0)
@@ -100,6 +101,7 @@ def test_mean_and_spread_agree_with_numpy(groups: list[list[float | str]]) -> No
         size = float(np.abs(values).max())
         assert found[""].mean == pytest.approx(values.mean(), rel=1e-12, abs=1e-13 * size)
         assert found[""].spread == pytest.approx(values.std(), rel=1e-9, abs=1e-13 * size)
+        assert (found[""].low, found[""].high) == (values.min(), values.max())
 
 
 def test_a_small_spread_far_from_zero_survives() -> None:

@@ -48,6 +48,8 @@ def test_every_setting_of_a_model_has_a_fate() -> None:
     """A new setting is honoured by verl or by us on a cluster, or is refused there: add it to the table."""
     assert MODEL_SETTINGS.keys() == ModelSettings.model_fields.keys()
     assert set(MODEL_SETTINGS.values()) == {"verl", "rewardsmith", "refused"}
+    documented = (Path(__file__).parents[2] / "docs" / "scale.md").read_text()
+    assert not [name for name in MODEL_SETTINGS if f"`{name}`" not in documented]
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,14 @@ def test_a_judge_in_this_process_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+def test_optimizer_states_that_the_workers_do_not_have_are_refused(tmp_path: Path) -> None:
+    rule = '{ type = "rule", rule = "arithmetic" }\noptimizer = { lr = 1e-3, states = "8bit", offload = true }\n'
+    error = run(tmp_path, rule)
+    assert "stages.0.optimizer.states" in error
+    assert "stages.0.optimizer.offload" in error
+    assert "stages.0.optimizer.offload" not in run(tmp_path, f"{rule}[scale]\noffload = true")
+
+
 def test_servers_on_gpus_that_are_full_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
@@ -63,9 +71,6 @@ def test_servers_on_gpus_that_are_full_are_refused(monkeypatch: pytest.MonkeyPat
     half = {"devices": [4], "gpu_memory_utilization": 0.5}
     assert refused(half, half | {"gpu_memory_utilization": 0.4}) == []
     assert refused(half, half) == ["models.s1.gpu_memory_utilization"]
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
-    assert refused({"devices": [1]}) == []
-    assert refused({"devices": [4]}) == ["models.s0.devices"]
 
 
 @pytest.mark.skipif(find_spec("verl") is not None, reason="verl is installed")

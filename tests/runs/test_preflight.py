@@ -52,6 +52,12 @@ def table(**policy: Any) -> dict[str, Any]:
     return {"cache": "", "models": models, "data": data, "stages": [first, second | policy]}
 
 
+def without_steps(recipe: dict[str, Any]) -> dict[str, Any]:
+    """Return a recipe whose last stage has no steps."""
+    del recipe["stages"][-1]["steps"]
+    return recipe
+
+
 class Empty:
     """No prompts."""
 
@@ -126,6 +132,7 @@ VALIDATION = {"data": "held_out", "reward": DIGITS}
         (table(data="empty"), ["data.empty is empty"]),
         (table(validation=VALIDATION | {"prompts": "all"}), ["data.held_out has no end"]),
         (with_sft(steps=None, epochs=1), ["data.train has no end", "steps"]),
+        (without_steps(table(epochs=1)), ["data.train has no end", "steps"]),
         (with_sft(data="empty"), ["data.empty has no demonstrations"]),
         (with_sft(data="rows"), ["2 of 3 rows", "line 2", "prompt is 7", "line 3", "no response"]),
     ],

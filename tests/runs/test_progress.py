@@ -132,7 +132,7 @@ def test_the_table_shows_shares_as_percentages() -> None:
         ("mean@1", -0.0316, 0.062, ["-0.0316", "0.062"]),  # a reward that is no verdict, as of a classifier
         ("pass@1", 0.25, 1.0, ["25.0%", "100.0%"]),
         ("gain@2", -0.1, 0.35, ["-0.1", "0.35"]),
-        ("accuracy/gsm8k", 0.5, 0.3513, ["50.0%", "35.1%"]),
+        ("sources/gsm8k/accuracy", 0.5, 0.3513, ["50.0%", "35.1%"]),
         ("process/accuracy_fresh", 0.5, 0.68, ["50.0%", "68.0%"]),
         ("process/steps/found", 0.25, 0.5, ["25.0%", "50.0%"]),
         ("process/best_of_n", 0.25, 0.5, ["0.25", "0.5"]),  # an outcome may be any number
@@ -164,6 +164,16 @@ def test_the_results_of_a_process_reward_model_are_few_and_chance_stands_next_to
         ["process/outcome", "0.25", "0.25"],
         ["process/steps/found (chance 30.2%)", "40.0%", "40.0%"],
     ]
+
+
+def test_of_what_is_measured_by_source_the_main_measure_is_a_result() -> None:
+    made = Summary("")
+    made.begin("policy", "policy", 1)
+    figures = {"mean@4": 0.5, "pass@1": 0.5, "prompts": 64.0, "length": 9.0}
+    metrics = {f"validation/{place}{name}": v for place in ("", "sources/gsm8k/") for name, v in figures.items()}
+    made.add("policy", Update(1, metrics), 1.0)
+    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in table_of(made) if line.startswith("│")]
+    assert [row[1:3] for row in cells if "sources" in row[1]] == [["sources/gsm8k/mean@4", "50.0%"]]
 
 
 def table_of(made: Summary) -> list[str]:

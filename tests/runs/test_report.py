@@ -91,6 +91,18 @@ def test_a_run_is_reported_from_its_title_to_its_recipe(whole: Page) -> None:
     assert 'type = "clip"' in data["recipe"]
 
 
+def test_without_a_validation_before_training_nothing_stands_before(tmp_path: Path) -> None:
+    folder = write_fake_run(tmp_path / "run")
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    write_lines(folder / "metrics.jsonl", [line for line in lines if line["step"]])
+    summary = json.loads((folder / "summary.json").read_text())
+    summary["stages"][1]["before"] = {}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    policy = page_of(folder).data["stages"][1]
+    assert policy["before"] == {}
+    assert policy["after"]["validation/mean@4"] > 0.8
+
+
 def test_the_same_prompts_stand_before_and_after(whole: Page) -> None:
     found = whole.data["stages"][1]["rollouts"]
     assert [[group["step"] for group in pair["groups"]] for pair in found["pairs"]] == [[0, 40]] * 6

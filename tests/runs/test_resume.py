@@ -49,7 +49,7 @@ FROZEN = '[models.frozen]\ncopy_of = "policy"\n\n[data.train]'
 VARIANTS = {
     "full": [],
     "lora": [('init = "tiny-llama"', 'init = "tiny-llama"\nlora = { rank = 4 }')],
-    "critic": [("[data.train]", CRITIC), ("kl =", GAE), ("coefficient = 0.1", 'coefficient = 0.1, place = "reward"')],
+    "critic": [("[data.train]", CRITIC), ("kl =", GAE), ("coefficient = 0.1", 'coefficient = 0.1, place = "both"')],
     "bfloat16": [
         ('init = "tiny-llama"', 'init = "tiny-llama"\ndtype = "bfloat16"'),
         ("kl =", 'advantage = "remax"\nkl ='),

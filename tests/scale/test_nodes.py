@@ -13,6 +13,7 @@ import pytest
 import ray
 import torch
 from ray.cluster_utils import Cluster as RayNodes
+from ray.exceptions import ActorDiedError, RayTaskError
 
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
 from rewardsmith.engines.model_settings import ModelSettings
@@ -21,6 +22,7 @@ from rewardsmith.errors import UserError
 from rewardsmith.learning import OptimizerSettings
 from rewardsmith.scale import ray_start, workers
 from rewardsmith.scale.cluster import Cluster
+from rewardsmith.scale.launch import worker_error
 from rewardsmith.scale.scale_settings import ScaleSettings
 from rewardsmith.scale.verl_engine import VerlEngine, open_engine, start_folder
 from tests.scale.test_verl_run import HEAD, STAGE, metrics, run, start, write_recipe
@@ -38,20 +40,15 @@ def nodes() -> Iterator[str]:
 
 def test_two_nodes_learn_as_one_process(nodes: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scale = ScaleSettings(device="cpu", nodes=2, gpus_per_node=1, address=nodes)
-    for wanted, message in (
-        ({"nodes": 1, "gpus_per_node": 2}, r"16 CPUs on each\. The nodes of Ray have 1 GPUs and 9 CPUs, 1 GPUs"),
-        ({"nodes": 3}, "nodes = 3"),
-    ):  # fmt: skip
-        with pytest.raises(UserError, match=message):
-            Cluster(scale.model_copy(update=wanted), tmp_path)
-        assert not ray.is_initialized()
-    with monkeypatch.context() as patch:
-        patch.setattr(ray_start.platform, "python_version", lambda: "2.7.18")  # of this process alone
-        with pytest.raises(UserError, match=r"has Python 3.* and this process 2.7"):
-            Cluster(scale, tmp_path)
-
     cluster = Cluster(scale, tmp_path)
     try:
+        monkeypatch.setattr(ray_start, "JOIN_TIMEOUT", 0.0)
+        with pytest.raises(UserError, match=r"16 CPUs on each\. The nodes of Ray have 1 GPUs and 9 CPUs, 1 GPUs"):
+            ray_start._require_room(scale.model_copy(update={"nodes": 1, "gpus_per_node": 2}))
+        with monkeypatch.context() as patch:
+            patch.setattr(ray_start.platform, "python_version", lambda: "2.7.18")  # of this process alone
+            with pytest.raises(UserError, match=r"has Python 3.* and this process 2\.7"):
+                ray_start._require_same_nodes(tmp_path)
         with pytest.raises(UserError, match=r"2 of 2 nodes with 1 free GPUs each are missing after scale.wait = 0.5 s"):
             ray_start._reserve(scale.model_copy(update={"wait": 0.5}))
         settings = ModelSettings(init="tiny-llama", device="cpu")
@@ -140,3 +137,19 @@ def test_a_plug_in_that_fails_is_not_swallowed_in_a_worker(monkeypatch: pytest.M
     monkeypatch.setattr(workers, "get_device_name", lambda: "cuda")
     with pytest.raises(RuntimeError, match="verl runs on 'cuda' in this worker: it did not load"):
         workers.require_plugins()
+
+
+def test_what_ray_says_becomes_a_cause_and_a_remedy() -> None:
+    died = worker_error(ActorDiedError())
+    assert "a worker of the cluster died: The actor died unexpectedly" in str(died)
+    assert "The same command resumes" in str(died)
+    broken = RayTaskError("__init__", "Traceback\nRuntimeError: verl's plug-in 'x' cannot be loaded", RuntimeError())
+    assert "cannot start: RuntimeError: verl's plug-in 'x' cannot be" in str(worker_error(ActorDiedError(broken)))
+    texts = {
+        "torch.OutOfMemoryError: CUDA out of memory.": "scale.rollout.memory_share",
+        "RuntimeError: [gloo] Connection closed by peer [127.0.0.1]": "a worker of the cluster died",
+        "ZeroDivisionError: of a user's own loss": "None",
+    }
+    for text, expected in texts.items():
+        assert expected in str(worker_error(RayTaskError("update", f"Traceback\n{text}", RuntimeError())))
+    assert worker_error(ValueError("no error of Ray")) is None

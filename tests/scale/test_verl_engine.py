@@ -126,10 +126,10 @@ def test_answers_are_those_of_the_embedded_engine_and_follow_the_weights(cluster
     assert asyncio.run(write(there)) == asyncio.run(write(here))
 
 
-def test_an_adapter_is_switched_off_for_the_reference_and_merged_for_others(
+def test_an_adapter_learns_writes_and_is_switched_off_for_the_reference(
     cluster: Cluster, rows: list[Row], tmp_path: Path
 ) -> None:
-    here, engine = pair(cluster, "adapter", writes=True, lora=LoraSettings(rank=4))
+    _, engine = pair(cluster, "adapter", lora=LoraSettings(rank=4, alpha=16), writes=True)
     before = engine.reference_logprobs(rows)
     torch.testing.assert_close(engine.logprobs(rows), before, atol=1e-6, rtol=0)
     engine.learn_with(OPTIMIZER)
@@ -137,16 +137,15 @@ def test_an_adapter_is_switched_off_for_the_reference_and_merged_for_others(
         engine.update(rows, squares(lambda o: o.logprobs_bT, Meter()), lr=1e-2)
     assert not torch.equal(engine.logprobs(rows), before)
     torch.testing.assert_close(engine.reference_logprobs(rows), before, atol=1e-6, rtol=0)
+    learned = engine.logprobs(rows)
     engine.publish(tmp_path)
-    merged = EmbeddedEngine.open(ModelSettings(init=str(tmp_path), device="cpu"))  # verl merges in bfloat16
-    torch.testing.assert_close(merged.logprobs(rows), engine.logprobs(rows), atol=0.05, rtol=0)
-    lora = LoraSettings(rank=4, init=str(tmp_path / "adapter"))
-    apart = EmbeddedEngine.open(here.settings.model_copy(update={"lora": lora}))
-    torch.testing.assert_close(apart.logprobs(rows), engine.logprobs(rows), atol=1e-5, rtol=0)
-    sampling = Sampling(max_tokens=12)
+    assert (tmp_path / "adapter" / "adapter_model.safetensors").is_file()
+    merged = EmbeddedEngine.open(ModelSettings(init=str(tmp_path), device="cpu"), seed=0, name="merged")
+    torch.testing.assert_close(merged.logprobs(rows), learned, atol=1e-5, rtol=0)
+    sampling, seeds = Sampling(max_tokens=12), [4, 5, 6]
 
-    async def write(one: Any) -> dict[int, list[str]]:
-        groups = one.generate(PROMPTS, sampling, n=2, seeds=[4, 5, 6])
+    async def write(engine: Any) -> dict[int, list[str]]:
+        groups = engine.generate(PROMPTS, sampling, n=2, seeds=seeds)
         return {index: [r.text for r in group.rollouts] async for index, group in groups}
 
     assert asyncio.run(write(engine)) == asyncio.run(write(merged))

@@ -108,9 +108,11 @@ head = "scalar"
 copy_of = "policy"
 """
     stages = {
-        "ppo": 'advantage = { type = "gae", whiten = true }\nkl = { coefficient = 0.01 }\n'
+        "ppo": 'advantage = { type = "gae", whiten = true }\n'
+        'kl = { coefficient = 0.01, place = "both", reward_coefficient = 0.02 }\n'
         'critic = { model = "critic", optimizer = { lr = 1e-3 } }',
-        "grpo": 'advantage = "grpo"\nloss = { type = "clip", low = 0.2, high = 0.28 }',
+        "grpo": 'advantage = "grpo"\noverlong = { buffer = 8, limit = 16 }\n'
+        'loss = { type = "clip", low = 0.2, high = 0.28 }',
         "gspo": 'advantage = "grpo"\nloss = "gspo"\nreduction = "sequence-mean-token-mean"',
         "rloo": 'advantage = { type = "rloo", combine = "after" }',
         "prime": 'advantage = { type = "rloo", combine = "after", whiten = true }',

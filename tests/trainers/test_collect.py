@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rewardsmith.engines.protocol import Sampling
-from rewardsmith.errors import UserError
+from rewardsmith.errors import RecipeError, UserError
 from rewardsmith.trainers.collect import Collector, StepRollouts, generate_and_score, rejection
 from rewardsmith.trainers.policy import PolicyTrainer
 from rewardsmith.trainers.settings import SelectSettings
@@ -92,6 +93,83 @@ def test_what_is_missing_is_drawn_again_until_the_step_is_full() -> None:
     assert {(ids([s])[0], reason) for s, reason in found.rejected} == {(1, "constant"), (2, "failed"), (4, "constant")}
     assert fates(found) == {"kept": 3, "constant": 2, "failed": 1}
     assert sorted(reward.scored) == [0, 1, 2, 3, 4, 5]
+
+
+# ---- passes over the data ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("epochs", "settings", "expected"),
+    [
+        (1, {}, 21),  # of 64 prompts, 3 in each step: the last one is left out
+        (3, {}, 64),  # a step may begin in one pass and end in the next
+        (1, {"select": {"oversample": 1.5}}, 12),  # 5 in each step
+        (1, {"text": lambda i: "1" * (200 if i % 2 else 1) + "?"}, 10),  # every other one is too long
+    ],
+)
+def test_epochs_are_as_many_steps_as_the_prompts_fill(epochs: int, settings: dict[str, Any], expected: int) -> None:
+    collect, _ = collector("g", steps=None, epochs=epochs, max_prompt_tokens=50, **settings)
+    assert collect.steps == expected
+    log = collect._context.messages  # type: ignore[attr-defined]
+    assert f"epochs = {epochs} are {expected} steps" in log[-1]
+    assert ("32 of which have more than 50 tokens" in log[-1]) == ("text" in settings)
+
+
+def test_no_prompt_is_drawn_more_often_than_there_are_epochs() -> None:
+    collect, reward = collector("g", steps=None, epochs=3)
+    epochs = [wait(collect.collect(step + 1)).epoch for step in range(collect.steps)]
+    assert sorted(reward.scored) == sorted(list(range(PROMPTS)) * 3)
+    assert epochs == pytest.approx([3 * (step + 1) / PROMPTS for step in range(collect.steps)])
+
+
+def test_epochs_that_fill_no_step_or_have_no_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for few in ({"select": {"oversample": 30.0}}, {"max_prompt_tokens": 1}):
+        with pytest.raises(UserError, match=r"data\.train has 64 prompts.*would not fill one step"):
+            collector("g", steps=None, epochs=1, **few)
+    with pytest.raises(UserError, match=r"prompt 'p0' has \d+ tokens"):
+        collector("g", steps=None, epochs=1, max_prompt_tokens=1, overlong_prompts="error")
+    monkeypatch.setattr("rewardsmith.trainers.trainer.MAX_COUNTED", 50)
+    with pytest.raises(UserError, match="has no end, or more than 50 prompts: set steps instead of epochs"):
+        collector("g", steps=None, epochs=1)
+    for change in ({"epochs": 2}, {"steps": None}):
+        with pytest.raises(RecipeError, match=r"exactly one of steps and epochs: .* ppo_epochs"):
+            policy_stage(**change)
+
+
+def test_a_restored_collector_goes_on_within_its_epochs() -> None:
+    def shuffled(seed: int) -> Iterator[Prompt]:
+        return iter(random.Random(seed).sample([prompt(i) for i in range(7)], 7))
+
+    def made() -> Collector:
+        world = World(Path(), sources={"train": SimpleNamespace(prompts=shuffled)})
+        stage = policy_stage(steps=None, epochs=4, prompts_per_step=2, rollouts_per_prompt=2)
+        return Collector(stage, ENGINE, ByPrompt("g"), world)
+
+    whole, first, second = made(), made(), made()
+    expected = [wait(whole.collect(step + 1)) for step in range(whole.steps)]
+    passes = [sorted(ids([g for found in expected for g in found.sampled])[i : i + 7]) for i in range(0, 28, 7)]
+    assert (whole.steps, passes) == (14, [list(range(7))] * 4)
+    orders = {tuple(ids([g for found in expected for g in found.sampled])[i : i + 7]) for i in range(0, 28, 7)}
+    assert len(orders) > 1  # each pass has an order of its own
+    for step in range(5):
+        wait(first.collect(step + 1))
+    second.restore(json.loads(json.dumps(first.state())))
+    for step in range(5, 14):
+        found = wait(second.collect(step + 1))
+        assert (found.kept, found.epoch) == (expected[step].kept, expected[step].epoch)
+
+
+def test_schedules_run_over_the_steps_of_the_epochs(tmp_path: Path) -> None:
+    few = [prompt(i) for i in range(10)]
+    world = World(tmp_path, sources={"train": SimpleNamespace(prompts=lambda seed: iter(few))})  # type: ignore[dict-item]
+    optimizer = {"lr": 0.01, "schedule": "linear", "warmup": 0.3}
+    stage = policy_stage(steps=None, epochs=2, prompts_per_step=4, mini_batches=2, optimizer=optimizer, entropy=0.01)
+    trainer = PolicyTrainer(stage, world)
+    found = steps(trainer, trainer.steps)
+    # 5 steps of 2 optimizer steps each, of which the first 3 warm up; a metric has the last one of its step
+    expected = [2 / 3, 1.0] + [1 - (done - 3) / 7 for done in (5, 7, 9)]
+    assert [metrics["policy/lr"] for metrics in found] == pytest.approx([0.01 * factor for factor in expected])
+    assert [metrics["epoch"] for metrics in found] == pytest.approx([0.4, 0.8, 1.2, 1.6, 2.0])
 
 
 def test_surplus_is_used_in_the_next_step_as_it_was_written() -> None:
@@ -365,7 +443,7 @@ def test_a_step_reports_how_far_writing_scoring_and_learning_are(tmp_path: Path)
     world = World(tmp_path)
     engine = world.engine("policy")
     engine._token_budget = 30  # several micro-batches
-    stage = policy_stage(validation=validation, epochs=2, mini_batches=2, entropy=0.01)
+    stage = policy_stage(validation=validation, ppo_epochs=2, mini_batches=2, entropy=0.01)
     (metrics,) = steps(PolicyTrainer(stage, world), 1)
     assert phases(world)[:2] == ["validation: writing rollouts", "validation: scoring groups"]
     assert {"writing rollouts", "scoring groups", "learning rollouts"} <= set(phases(world))

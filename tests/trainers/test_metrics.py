@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from rewardsmith.algorithms.advantages import Stream
 from rewardsmith.trainers import metrics as module
-from rewardsmith.trainers.metrics import Clock, FirstFailures, stream_metrics
+from rewardsmith.trainers.metrics import Clock, FirstFailures, reward_metrics, stream_metrics
 from rewardsmith.types import Failure, Rollout, RolloutGroup, Score, ScoredGroup
-from tests.trainers.world import prompt
+from tests.trainers.world import prompt, scored
 
-CPU, GPU = torch.device("cpu"), torch.device("cuda")
+CPU, GPU = torch.device("cpu"), torch.device("cuda:0")
 
 
 # ---- time ----------------------------------------------------------------------------------------------------------
@@ -33,6 +33,19 @@ def test_a_part_that_occurs_again_adds_to_its_time(now: list[float]) -> None:
         now[0] += seconds
         clock.lap(name)
     assert clock.metrics(sampled=50.0) == {"time/write": 5, "time/wait": 0.5, "time/learn": 1, "tokens/s": 10}
+
+
+# ---- rewards -------------------------------------------------------------------------------------------------------
+def test_a_part_has_the_bounds_of_what_could_be_scored() -> None:
+    late = Score(failure=Failure("timeout"))
+    parts = [{"judge": Score(value), "rule": late} for value in (0.25, -2.0, 7.0)] + [{"judge": late, "rule": late}]
+    scores = [Score(part["judge"].value, parts=part) if part["judge"].ok else late for part in parts]
+    scores[-1] = Score(failure=Failure("timeout"), parts=parts[-1])
+    found = reward_metrics([scored(scores[:2]), scored(scores[2:], number=1)], 0.25)
+    assert (found["reward/min"], found["reward/max"]) == (-2.0, 7.0)
+    assert (found["reward/judge/min"], found["reward/judge"], found["reward/judge/max"]) == (-2.0, 1.75, 7.0)
+    assert not [name for name in found if name.startswith("reward/rule")]
+    assert found["reward/accuracy"] == pytest.approx(2 / 3)
 
 
 # ---- memory --------------------------------------------------------------------------------------------------------

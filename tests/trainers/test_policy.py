@@ -44,7 +44,7 @@ def test_the_rate_follows_its_schedule_over_mini_batches_and_epochs(tmp_path: Pa
     world = World(tmp_path)
     seen, total, warmup = Updates(world), 3 * 2 * 2, 4
     optimizer = {"lr": 1e-3, "schedule": "linear", "warmup": warmup, "floor": 0.5}
-    stage = policy_stage(steps=3, mini_batches=2, epochs=2, optimizer=optimizer, entropy=0.01)
+    stage = policy_stage(steps=3, mini_batches=2, ppo_epochs=2, optimizer=optimizer, entropy=0.01)
     metrics = steps(PolicyTrainer(stage, world), 3)
     rising = [1e-3 * (i + 1) / warmup for i in range(warmup)]
     falling = [1e-3 * (1 - 0.5 * (i - warmup) / (total - warmup)) for i in range(warmup, total)]
@@ -56,7 +56,7 @@ def test_each_epoch_passes_once_over_whole_groups_in_a_new_order(tmp_path: Path)
     world = World(tmp_path)
     seen = Updates(world)
     # an entropy bonus, so that no row is left out for its advantage
-    steps(PolicyTrainer(policy_stage(prompts_per_step=7, mini_batches=3, epochs=4, entropy=0.01), world), 1)
+    steps(PolicyTrainer(policy_stage(prompts_per_step=7, mini_batches=3, ppo_epochs=4, entropy=0.01), world), 1)
     assert [len(prompts) for prompts in seen.prompts] == [3 * 4, 2 * 4, 2 * 4] * 4
     epochs = [seen.prompts[i : i + 3] for i in range(0, 12, 3)]
     everything = sorted(p for mini in epochs[0] for p in mini)
@@ -70,7 +70,7 @@ def test_each_epoch_passes_once_over_whole_groups_in_a_new_order(tmp_path: Path)
 def test_the_same_seed_gives_the_same_run_and_another_one_does_not(tmp_path: Path) -> None:
     def run(seed: int) -> list[dict[str, float]]:
         world = World(tmp_path, seed=seed)
-        found = steps(PolicyTrainer(policy_stage(mini_batches=2, epochs=2), world), 2)
+        found = steps(PolicyTrainer(policy_stage(mini_batches=2, ppo_epochs=2), world), 2)
         return [
             {k: v for k, v in m.items() if not k.startswith(("time/", "memory/")) and k != "tokens/s"} for m in found
         ]
@@ -97,7 +97,7 @@ def test_a_critic_learns_what_a_state_is_worth(tmp_path: Path) -> None:
         prompts_per_step=16,
         rollouts_per_prompt=2,
         mini_batches=2,
-        epochs=2,
+        ppo_epochs=2,
         reward="tests.trainers.test_policy:FirstSign",
         advantage="gae",
         critic={"model": "critic", "warmup": 14, "clip": None, "optimizer": {"lr": 2e-3}},
@@ -144,7 +144,7 @@ def test_a_restored_run_has_the_reference_that_it_began_with(tmp_path: Path) -> 
 
 # ---- old log-probabilities -------------------------------------------------------------------------------------------
 
-STILL = {"optimizer": {"lr": 1e-12}, "mini_batches": 2, "epochs": 2, "entropy": 0.01}
+STILL = {"optimizer": {"lr": 1e-12}, "mini_batches": 2, "ppo_epochs": 2, "entropy": 0.01}
 
 
 @pytest.mark.parametrize("old", ["auto", "sampler", "learner"])

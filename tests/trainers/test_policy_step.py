@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import mean, pvariance, stdev
 from typing import Any
@@ -73,9 +74,9 @@ def grpo(answers: list[Answer]) -> None:
     give(answers, standardised)
 
 
-def shaped(answers: list[Answer]) -> None:
+def shaped(answers: list[Answer], limit: int = 8) -> None:
     for answer in answers:
-        answer.reward -= 0.5 * min(1.0, max(0.0, (len(answer.tokens) - 4) / 4))
+        answer.reward -= 0.5 * min(1.0, max(0.0, (len(answer.tokens) - (limit - 4)) / 4))
     give(answers, lambda answer, group: answer.reward)
 
 
@@ -153,6 +154,17 @@ def reinforce(model: Any, answers: list[Answer], temperature: float) -> Tensor:
     return torch.stack([-(a.advantages * logprobs(model, a, temperature)).sum() for a in answers]).mean()
 
 
+def reinforce_with_kl(model: Any, answers: list[Answer], temperature: float) -> Tensor:
+    """The same, with the estimator k3 in the loss."""
+    reference, total = plain_model("other"), reinforce(model, answers, temperature)
+    for answer in answers:
+        with torch.no_grad():
+            d = logprobs(reference, answer, temperature)
+        d = logprobs(model, answer, temperature) - d
+        total = total + 0.3 * ((-d).exp() - 1 + d).sum() / len(answers)
+    return total
+
+
 def regularised(model: Any, answers: list[Answer], temperature: float) -> Tensor:
     """Dr. GRPO's constant length, with an entropy bonus and the estimator k3."""
     reference, total = plain_model("other"), torch.zeros(())
@@ -179,13 +191,13 @@ class ByHand:
 
 CASES = {
     "grpo": ByHand(
-        {"advantage": "grpo", "epochs": 2, "loss": {"type": "clip", "high": 0.28}, "temperature": 0.7}, grpo, clip
+        {"advantage": "grpo", "ppo_epochs": 2, "loss": {"type": "clip", "high": 0.28}, "temperature": 0.7}, grpo, clip
     ),
     "failures": ByHand(
         {
             "reward": "tests.trainers.world:Patchy",
             "rollouts_per_prompt": 6,
-            "epochs": 2,
+            "ppo_epochs": 2,
             "loss": {"type": "clip", "high": 0.28},
         },
         grpo,
@@ -195,10 +207,20 @@ CASES = {
         {
             "advantage": "reinforce",  # no baseline, which would hide what all answers have in common
             "overlong": {"buffer": 4, "factor": 0.5},
-            "epochs": 2,
+            "ppo_epochs": 2,
             "loss": {"type": "clip", "high": 0.28},
         },
         shaped,
+        clip,
+    ),
+    "overlong before max_tokens": ByHand(
+        {
+            "advantage": "reinforce",
+            "overlong": {"buffer": 4, "factor": 0.5, "limit": 6},
+            "ppo_epochs": 2,
+            "loss": {"type": "clip", "high": 0.28},
+        },
+        partial(shaped, limit=6),
         clip,
     ),
     "parts": ByHand(
@@ -211,7 +233,7 @@ CASES = {
                 },
             },
             "advantage": {"type": "grpo", "combine": "after"},
-            "epochs": 2,
+            "ppo_epochs": 2,
             "loss": {"type": "clip", "high": 0.28},
         },
         two_parts,
@@ -226,6 +248,22 @@ CASES = {
         },
         rloo_with_kl,
         reinforce,
+    ),
+    "kl in reward and loss": ByHand(
+        {
+            "advantage": "rloo",
+            "loss": "reinforce",
+            "reduction": "sequence-mean-token-sum",
+            "kl": {
+                "place": "both",
+                "coefficient": 0.3,
+                "estimator": "k3",
+                "reward_coefficient": 0.1,
+                "reference": "other",
+            },
+        },
+        rloo_with_kl,
+        reinforce_with_kl,
     ),
     "dr_grpo": ByHand(
         {
@@ -245,7 +283,7 @@ CASES = {
         {
             "advantage": {"type": "gae", "discount": 0.9, "lam": 0.8, "whiten": True},
             "critic": {"model": "critic"},
-            "epochs": 2,
+            "ppo_epochs": 2,
             "loss": {"type": "clip", "high": 0.28},
         },
         gae,
@@ -264,7 +302,7 @@ def step_by_hand(stage: PolicyStage, case: ByHand, groups: list[ScoredGroup]) ->
     decays = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
     adam = torch.optim.AdamW(decays, lr=1e-3, betas=(0.9, 0.98))
     norms = []
-    for _ in range(stage.epochs):
+    for _ in range(stage.ppo_epochs):
         adam.zero_grad()
         case.loss(model, answers, stage.sampling.temperature).backward()
         norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)))
@@ -293,6 +331,31 @@ def test_a_step_is_what_the_equations_say(name: str, tmp_path: Path) -> None:
     assert distance(found, after) < 0.01 * moved
 
 
+def test_one_pass_of_the_reference_serves_reward_and_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(tmp_path)
+    reference, calls = world.engine("other"), []
+    measure = reference.logprobs
+    monkeypatch.setattr(reference, "logprobs", lambda rows, **more: calls.append(len(rows)) or measure(rows, **more))
+    steps(PolicyTrainer(policy_stage(**CASES["kl in reward and loss"].stage), world), 1)
+    assert calls == [16]
+
+
+def test_the_share_and_the_size_of_overlong_penalties_are_counted(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    overlong = {"buffer": 4, "factor": 0.5, "limit": 6}
+    stage = policy_stage(reward="tests.trainers.world:Patchy", rollouts_per_prompt=6, overlong=overlong)
+    (metrics,) = steps(PolicyTrainer(stage, world), 1)
+    scored = [
+        len(rollout.tokens)
+        for record in world.records
+        for rollout, score in zip(record.scored.group.rollouts, record.scored.scores, strict=True)
+        if score.ok
+    ]
+    penalties = [-0.5 * min(1.0, max(0.0, (length - 2) / 4)) for length in scored]
+    assert metrics["overlong/penalty"] == pytest.approx(mean(penalties), rel=1e-5)
+    assert metrics["overlong/penalised"] == pytest.approx(mean(length > 2 for length in scored), rel=1e-5)
+
+
 def test_truncated_answers_vote_but_are_not_learned_from(tmp_path: Path) -> None:
     world = World(tmp_path)
     stage = policy_stage(
@@ -317,7 +380,7 @@ def test_truncated_answers_vote_but_are_not_learned_from(tmp_path: Path) -> None
 
 def test_the_targets_of_a_critic_are_advantages_that_are_not_whitened_plus_its_values(tmp_path: Path) -> None:
     world = World(tmp_path)
-    (metrics,) = steps(PolicyTrainer(policy_stage(**CASES["ppo"].stage | {"epochs": 1}), world), 1)
+    (metrics,) = steps(PolicyTrainer(policy_stage(**CASES["ppo"].stage | {"ppo_epochs": 1}), world), 1)
     answers = answers_of([record.scored for record in world.records])
     gae(answers, whiten=False)
     # so the error before the first update is the advantage itself

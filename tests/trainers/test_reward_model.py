@@ -197,8 +197,10 @@ def test_validation_measures_other_pairs_with_ties_apart_and_by_source(tmp_path:
     expected = {
         "loss": np.mean(losses),
         "accuracy": np.mean(lead[:4] > 1e-6),
-        "accuracy/x": float(lead[0] > 0),
-        "accuracy/y": np.mean(lead[1:4] > 1e-6),
+        "sources/x/accuracy": float(lead[0] > 0),
+        "sources/y/accuracy": np.mean(lead[1:4] > 1e-6),
+        "sources/x/pairs": 1.0,
+        "sources/y/pairs": 3.0,
         "margin": np.mean(lead[:4]),
         "undecided": 0.25,
         "tied": 1,

@@ -40,6 +40,16 @@ def problem(**changes: Any) -> str:
             "would scale the penalty for length or KL",
         ),
         ({"kl": {"reference": "other"}}, "reference is set, but coefficient is 0"),
+        ({"kl": {"place": "both"}}, 'place is "both", but coefficient is 0'),
+        ({"kl": {"coefficient": 0.1, "reward_coefficient": 0.1}}, 'are for place = "both"'),
+        ({"kl": {"coefficient": 0.1, "place": "reward", "reward_estimator": "k3"}}, 'are for place = "both"'),
+        ({"kl": {"coefficient": 0.1, "place": "both", "estimator": "k1"}}, "k1 in the loss has no gradient but noise"),
+        (
+            {"advantage": {"combine": "after"}, "kl": {"coefficient": 0.1, "place": "both"}},
+            "would scale the penalty for length or KL",
+        ),
+        ({"overlong": {"buffer": 4, "limit": 9}, "sampling": {"max_tokens": 8}}, "no answer is that long"),
+        ({"overlong": {"buffer": 5, "limit": 4}}, "overlong.buffer = 5 is more than overlong.limit = 4"),
         ({"importance": {}, "old_logprobs": "sampler"}, "importance weights need the learner's"),
     ],
 )
@@ -56,6 +66,8 @@ def test_what_does_not_go_together_is_refused_with_a_remedy(changes: dict[str, A
         {"overlong": {"buffer": 8}, "sampling": {"max_tokens": 8}},
         {"kl": {"coefficient": 0.1, "estimator": "k1", "unbiased": True}},
         {"kl": {"coefficient": 0.1, "estimator": "k1", "place": "reward"}},
+        {"kl": {"coefficient": 0.1, "place": "both", "reward_coefficient": 0.2, "reward_estimator": "k3"}},
+        {"overlong": {"buffer": 2, "limit": 4}},
     ],
 )
 def test_what_goes_together_is_accepted(changes: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ import math
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,9 +18,10 @@ from rewardsmith.trainers.evaluate.evaluate_reward import EvaluateReward
 from rewardsmith.trainers.reward_model import RewardModelTrainer
 from rewardsmith.trainers.sft import SftTrainer
 from rewardsmith.trainers.trainer import Draws, derive, held_out
+from rewardsmith.types import Demonstration
 from tests.trainers.compared import Letters, reward_model_stage
 from tests.trainers.process.process_cases import ProcessWorld, alone, implicit
-from tests.trainers.world import World, sft_stage, wait
+from tests.trainers.world import World, prompt, sft_stage, steps, wait
 
 
 def shuffled(count: int) -> Draws[int]:
@@ -68,6 +70,32 @@ def test_no_step_is_lost_and_the_peak_is_reached(warmup: int, total: int, schedu
     if total > warmup:
         assert rates[warmup] == pytest.approx(0.5)
         assert rates[warmup:] == sorted(rates[warmup:], reverse=True)
+
+
+@given(share=st.integers(0, 99), total=st.integers(1, 400))
+def test_a_warmup_below_one_is_a_share_of_the_steps_rounded_up(share: int, total: int) -> None:
+    warm = -(-share * total // 100)  # in integers, which no rounding touches
+    for schedule in ("constant", "cosine"):
+        by_share, by_steps = (
+            OptimizerSettings(lr=0.5, warmup=warmup, schedule=schedule)  # type: ignore[arg-type]
+            for warmup in (share / 100, warm)
+        )
+        done = [0, warm // 2, warm, total - 1]
+        assert [by_share.rate(d, total) for d in done] == [by_steps.rate(d, total) for d in done]
+
+
+@pytest.mark.parametrize("warmup", [-1, 1.0, 2.5, -0.1, math.nan, True, "0.1"])
+def test_a_warmup_that_is_neither_steps_nor_a_share_is_refused(warmup: Any) -> None:
+    with pytest.raises(ValueError, match=r"an integer, or a share of all of them, such as 0\.1"):
+        OptimizerSettings(lr=0.5, warmup=warmup)
+
+
+def test_a_share_of_the_warmup_counts_the_steps_that_epochs_come_to(tmp_path: Path) -> None:
+    optimizer = {"lr": 0.01, "warmup": 0.5}
+    data = [Demonstration(prompt(i), "1") for i in range(8)]
+    world = World(tmp_path, sources={"train": SimpleNamespace(demonstrations=lambda seed: iter(data))})  # type: ignore[dict-item]
+    trainer = SftTrainer(sft_stage(steps=None, epochs=2, batch_size=4, optimizer=optimizer), world)
+    assert [metrics["lr"] for metrics in steps(trainer, trainer.steps)] == pytest.approx([0.005, 0.01, 0.01, 0.01])
 
 
 def test_seeds_are_apart() -> None:

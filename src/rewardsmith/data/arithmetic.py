@@ -31,7 +31,15 @@ from pydantic import Field
 
 from rewardsmith.data.source import HeldOut, Split, draw_from_split, require_share
 from rewardsmith.errors import UserError
-from rewardsmith.text.judge_prompts import Quoting, format_number, grading_prompt, load_grading_template, question_of
+from rewardsmith.text.judge_prompts import (
+    PromptIdentity,
+    Quoting,
+    format_number,
+    grading_identity,
+    grading_prompt,
+    load_grading_template,
+    question_of,
+)
 from rewardsmith.text.steps import JudgedStep
 from rewardsmith.types import Demonstration, Graded, Message, Prompt
 
@@ -326,9 +334,13 @@ class ArithmeticGrading:
             problem, right = prompt.info["problem"], conclusion(text) == prompt.answer
             yield Graded(prompt, text, true_grade(problem, text), right, sound=all(check_steps(problem, text)))
 
-    def facts(self) -> dict[str, str]:
+    def facts(self) -> PromptIdentity:
         """Return what the prompts depend on in addition to the settings, for the record of a run."""
-        return self._template.facts()
+        return self.judge_prompt()
+
+    def judge_prompt(self) -> PromptIdentity:
+        """Return with which prompt a judge is called that learned here."""
+        return grading_identity(self._template, self._quoting)
 
     def _solved(self, seed: int) -> Iterator[tuple[Prompt, str, str]]:
         """Yield prompts of the arithmetic world, each with the kind of a solution and the solution."""

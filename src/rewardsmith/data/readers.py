@@ -141,6 +141,21 @@ def names_of(files: Sequence[Path]) -> list[str]:
     return [str(file) for file in files]
 
 
+def provenance_file(file: Path) -> Path:
+    """Return where a file that `rewardsmith prepare` wrote has its provenance."""
+    return file.with_name(f"{file.name}.provenance.json")
+
+
+def provenance_of(file: Path) -> dict[str, Any]:
+    """Return the provenance of a file; {} without one, or if the file has another size than it had then."""
+    try:
+        found = json.loads(provenance_file(file).read_bytes())
+        known = found["output"]["bytes"] == file.stat().st_size
+    except (OSError, ValueError, KeyError, TypeError):  # another program's file may have that name
+        return {}
+    return dict(found) if known else {}
+
+
 def _quoted(path: str | Path) -> str:
     return f'"{printable(str(path), 200)}"'
 

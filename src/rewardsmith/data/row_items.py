@@ -26,7 +26,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field
 
-from rewardsmith.data.readers import Place, find_files, names_of, read_rows, where
+from rewardsmith.data.readers import Place, find_files, names_of, provenance_of, read_rows, where
 from rewardsmith.data.rows import (
     ABSENT,
     ANSWER,
@@ -54,6 +54,7 @@ from rewardsmith.data.rows import (
 from rewardsmith.data.source import Reads
 from rewardsmith.errors import UserError, nearest
 from rewardsmith.storage import file_facts
+from rewardsmith.text.judge_prompts import PromptIdentity
 from rewardsmith.text.rankings import letters_of, parse_ranking
 from rewardsmith.types import Demonstration, Graded, Message, Preference, Prompt, Ranking
 
@@ -350,7 +351,15 @@ class RowFileSource:
 
     def facts(self) -> dict[str, Any]:
         """Return path, size and hash of the files, for the record of a run."""
-        return {"files": [file_facts(file) for file in self.files()]}
+        return {"files": [file_facts(file) for file in self.files()], **self.judge_prompt()}
+
+    def judge_prompt(self) -> PromptIdentity:
+        """Return with which prompt a judge is called that learned from these files; {} if none is known for all.
+
+        `rewardsmith prepare` writes it into the provenance, which counts as long as the file has the size of then.
+        """
+        found = [provenance_of(file).get("judge_prompt", {}) for file in self.files()]
+        return found[0] if all(one == found[0] for one in found) else {}
 
     def _pass(self, seed: int, of: Reads) -> Iterator[Any]:
         files = self.files()

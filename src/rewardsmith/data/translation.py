@@ -28,8 +28,15 @@ from pydantic import Field
 
 from rewardsmith.data.source import HeldOut, Split, draw_from_split, require_share
 from rewardsmith.errors import UserError
-from rewardsmith.text.judge_prompts import RankingFormat, load_ranking_template, ranking_prompt, ranking_values
-from rewardsmith.text.rankings import letters_of, write_ranking
+from rewardsmith.text.judge_prompts import (
+    PromptIdentity,
+    RankingFormat,
+    load_ranking_template,
+    ranking_identity,
+    ranking_prompt,
+    ranking_values,
+)
+from rewardsmith.text.rankings import NOUN, NOUN_PATTERN, letters_of, write_ranking
 from rewardsmith.types import Demonstration, Message, Preference, Prompt, Ranking
 
 SOURCE = "translation"
@@ -266,6 +273,9 @@ class TranslationRanking:
         template: Annotated[
             str, Field(min_length=1, description="ranking_short, or the path of your own: the one of the reward")
         ] = "ranking_short",
+        noun: Annotated[
+            str, Field(pattern=NOUN_PATTERN, description="what the prompt calls candidates: that of the reward")
+        ] = NOUN,
     ) -> None:
         self._world = Translation(
             words=words,
@@ -278,7 +288,7 @@ class TranslationRanking:
             misses=misses,
             flips=flips,
         )
-        self._template = load_ranking_template(template)
+        self._template, self._form = load_ranking_template(template), RankingFormat(noun=noun)
         languages = sorted(self._template.places & {"source_language", "target_language"})
         if languages:
             raise UserError(
@@ -300,9 +310,13 @@ class TranslationRanking:
             named = dict(zip(letters_of(len(candidates)), scores, strict=True))
             yield Demonstration(prompt, write_ranking(named, analysis))
 
-    def facts(self) -> dict[str, str]:
+    def facts(self) -> PromptIdentity:
         """Return what the prompts depend on in addition to the settings, for the record of a run."""
-        return self._template.facts()
+        return self.judge_prompt()
+
+    def judge_prompt(self) -> PromptIdentity:
+        """Return with which prompt a judge is called that learned here."""
+        return ranking_identity(self._template, self._form, "")
 
     def prompt(self, sentence: str, candidates: list[str]) -> Prompt:
         """Return the prompt of a judge for some translations of a sentence, with the truth."""
@@ -310,7 +324,7 @@ class TranslationRanking:
         scores = [score_of(errors(sentence, text)) for text in candidates]
         return Prompt(
             "-".join((RANKING_SOURCE, sentence, *candidates)),
-            ranking_prompt(self._template, values, candidates, RankingFormat("both", 0, 10)),
+            ranking_prompt(self._template, values, candidates, self._form),
             source=RANKING_SOURCE,
             answer=json.dumps(dict(zip(letters_of(len(candidates)), scores, strict=True))),
             info={"src_text": sentence, "candidates": candidates},

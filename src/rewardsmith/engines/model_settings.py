@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from rewardsmith.config import Chosen, Refers, Settings
@@ -17,6 +17,15 @@ from rewardsmith.masking import is_reference, secrets_in
 
 Text = str | dict[str, str]  # a text, or `{ env = "NAME" }`: the value of an environment variable
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def _is_a_device(name: str) -> str:
+    if not re.fullmatch(r"auto|cpu|cuda(:(0|[1-9][0-9]{0,3}))?", name):
+        raise ValueError('must be "auto", "cpu", "cuda" or "cuda:N", such as "cuda:1"')
+    return name
+
+
+Device = Annotated[str, AfterValidator(_is_a_device)]
 
 
 class LoraSettings(Settings):
@@ -35,7 +44,7 @@ class LoraSettings(Settings):
 
 
 class ModelSettings(Settings):
-    """A model in this process: any Hugging Face causal language model, on a CPU or one GPU."""
+    """A model in this process: any Hugging Face causal language model, on the CPU or on one of its GPUs."""
 
     init: str | None = Field(
         default=None,
@@ -48,7 +57,7 @@ class ModelSettings(Settings):
     head: Literal["language", "scalar"] = Field(
         default="language", description="scalar gives numbers instead of text: a critic, or a reward model"
     )
-    device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="auto takes the GPU if there is one")
+    device: Device = Field(default="auto", description="cpu, cuda:N, cuda (GPU 0), or auto: GPU 0 if there is one")
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         default="auto", description="compute precision; auto is float32 on a CPU and bfloat16 on a GPU"
     )
@@ -71,13 +80,14 @@ class ModelSettings(Settings):
         default=False, description="gradient checkpointing: less memory, a third more time when learning"
     )
     offload: bool = Field(
-        default=False, description="move to host memory while other models with offload = true use the device"
+        default=False, description="move to host memory while other models with offload = true use its device"
     )
 
     @property
     def offers(self) -> frozenset[str]:
         """What it can do; see `Refers`."""
-        return frozenset({"learn", "chat", "read"} if self.head == "language" else {"value", "rate", "rate_turns"})
+        writes = {"learn", "write", "chat", "read"}
+        return frozenset(writes if self.head == "language" else {"value", "rate", "rate_turns"})
 
     @model_validator(mode="after")
     def _begins_somewhere(self) -> ModelSettings:
@@ -97,6 +107,14 @@ class ClientSettings(Settings):
 
     serves: Literal["chat", "classify", "score", "embed"] = Field(
         default="chat", description="what the server does: chat, one number per conversation, or embeddings"
+    )
+    api: Literal["vllm", "sglang"] = Field(
+        default="vllm", description="whose endpoints the server has for ratings and offload; all others are OpenAI's"
+    )
+    tokenizer: str | None = Field(
+        default=None,
+        min_length=1,
+        description="folder or Hugging Face id of a reward model on SGLang, which rates tokens; not set: model",
     )
     api_key_env: str | None = Field(
         default=None, min_length=1, description="environment variable that holds the API key; not set: none is sent"
@@ -150,6 +168,17 @@ class ClientSettings(Settings):
         return _without_secret(body)
 
     @model_validator(mode="after")
+    def _fits_its_api(self) -> ClientSettings:
+        rates_tokens = self.api == "sglang" and self.serves == "classify"
+        if self.api == "sglang" and self.serves == "score":
+            raise ValueError('SGLang cannot serve "score": use serves = "classify", or vllm')
+        if self.tokenizer is not None and not rates_tokens:
+            raise ValueError('tokenizer has no effect without api = "sglang" and serves = "classify": leave it out')
+        if rates_tokens and not (self.tokenizer or getattr(self, "model", None)):
+            raise ValueError("a reward model on SGLang is given tokens: set tokenizer to its folder or Hugging Face id")
+        return self
+
+    @model_validator(mode="after")
     def _does_not_repeat_the_key(self) -> ClientSettings:
         key = os.environ.get(self.api_key_env or "", "").strip()
         texts = {name: json.dumps(getattr(self, name), ensure_ascii=False) for name in type(self).model_fields}
@@ -189,7 +218,7 @@ def _refused(problems: Mapping[str, str]) -> PydanticCustomError:
 
 
 _OFFERS = {
-    "chat": frozenset({"chat"}),
+    "chat": frozenset({"chat", "write"}),
     "classify": frozenset({"rate", "rate_turns"}),
     "score": frozenset({"rate"}),  # of the last message: a conversation must end with the response
     "embed": frozenset({"embed"}),
@@ -212,7 +241,7 @@ class ServerSettings(ClientSettings):
     model: str | None = Field(
         default=None, min_length=1, description="as the server names it; not set: the only one that it has"
     )
-    offload: bool = Field(default=False, description="call the server's /sleep and /wake_up around its work (vLLM)")
+    offload: bool = Field(default=False, description="let the server sleep while other models use the device")
 
     @field_validator("urls", mode="before")
     @classmethod
@@ -232,6 +261,11 @@ class ServerSettings(ClientSettings):
         return urls
 
 
+def visible_gpus() -> list[str]:
+    """Return what CUDA_VISIBLE_DEVICES lists: GPU N of this process is the entry N; empty where it is not set."""
+    return [gpu for gpu in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]
+
+
 class ManagedSettings(ClientSettings):
     """A model behind a server that the run starts and stops."""
 
@@ -247,7 +281,7 @@ class ManagedSettings(ClientSettings):
         default={}, description="environment variables of the server, in addition to those of the run"
     )
     devices: list[Annotated[int, Field(ge=0)]] | None = Field(
-        default=None, description="GPUs that the server may see (CUDA_VISIBLE_DEVICES); not set: all"
+        default=None, min_length=1, description='GPUs that the server may see, numbered as in "cuda:N"; not set: all'
     )
     tensor_parallel_size: int = Field(default=1, ge=1, description="tensor-parallel size: GPUs of one model copy")
     gpu_memory_utilization: float | None = Field(
@@ -257,7 +291,14 @@ class ManagedSettings(ClientSettings):
     port: int | None = Field(default=None, ge=1, lt=65536, description="not set: any free one")
     startup_timeout: float = Field(default=600.0, gt=0, description="seconds until the server must be healthy")
     restarts: int = Field(default=2, ge=0, description="times that a server that died during the run is restarted")
-    offload: bool = Field(default=False, description="let the server sleep while other models use the device (vLLM)")
+    offload: bool = Field(default=False, description="let the server sleep while other models use the device")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_the_api_of_its_command(cls, table: Any) -> Any:
+        if isinstance(table, dict) and table.get("command") == "sglang":
+            return {"api": "sglang", **table}
+        return table
 
     @field_validator("command", "arguments", "environment", mode="before")
     @classmethod
@@ -271,6 +312,8 @@ class ManagedSettings(ClientSettings):
             if command not in _UNSUPPORTED:
                 known = f"known are {listing(_UNSUPPORTED)}; write a command of your own as a list of words"
                 raise ValueError(f"unknown command {command!r}: {known}.{nearest(command, _UNSUPPORTED)}")
+            if (command == "sglang") != (self.api == "sglang"):
+                raise ValueError(f'the command {command!r} does not start a server with api = "{self.api}"')
             unsupported, which, remedy = _UNSUPPORTED[command], f"the command {command!r}", "use vllm, or your own"
             if self.serves not in _SERVES.get(command, (self.serves,)):
                 raise ValueError(f"the command {command!r} cannot serve {self.serves!r}: use vllm")
@@ -287,22 +330,25 @@ class ManagedSettings(ClientSettings):
         if self.devices is not None and len(self.devices) < self.tensor_parallel_size:
             size = self.tensor_parallel_size
             raise ValueError(f"tensor_parallel_size is {size}, and devices has {len(self.devices)} GPUs")
+        visible = visible_gpus()
+        if visible and self.devices is not None and max(self.devices) >= len(visible):
+            raise ValueError(f"devices has {max(self.devices)}, and CUDA_VISIBLE_DEVICES has {len(visible)} GPUs")
         return self
 
 
 _UNSUPPORTED: dict[str, tuple[str, ...]] = {  # by command, the settings that it has no option for
     "vllm": (),
-    "sglang": ("offload",),
+    "sglang": (),
     "transformers": ("offload", "tensor_parallel_size", "gpu_memory_utilization", "max_model_len"),
 }
-_SERVES = {"sglang": ("chat", "embed"), "transformers": ("chat",)}
+_SERVES = {"sglang": ("chat", "classify", "embed"), "transformers": ("chat",)}
 
 
 class SentenceSettings(Settings):
     """A sentence-transformers model in this process."""
 
     init: str = Field(min_length=1, description="a sentence-transformers folder, or a Hugging Face id")
-    device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="auto takes the GPU if there is one")
+    device: Device = Field(default="auto", description="cpu, cuda:N, cuda (GPU 0), or auto: GPU 0 if there is one")
     batch_size: int = Field(default=64, ge=1, description="texts in one pass")
     max_tokens: int | None = Field(
         default=None, ge=1, description="longer texts are truncated; not set: the model's own limit"
@@ -314,13 +360,51 @@ class SentenceSettings(Settings):
         return frozenset({"embed"})
 
 
-def offload_problems(models: Mapping[str, Chosen]) -> Iterator[Problem]:
-    """Yield a problem for a model that would never be offloaded."""
+# ---- models that share devices ---------------------------------------------------------------------------------------
+
+
+def devices_of(name: str, models: Mapping[str, Chosen]) -> frozenset[str] | None:
+    """Return the devices that a model may use; None for a server that may use any."""
+    settings: Any = models[name].settings
+    if isinstance(settings, ManagedSettings):
+        own_command = isinstance(settings.command, list)
+        used = settings.devices or ([] if own_command else range(settings.tensor_parallel_size))
+        return frozenset(f"cuda:{number}" for number in used) or None
+    passed = {name}
+    while getattr(settings, "device", "") == "auto" and getattr(settings, "copy_of", None) in models.keys() - passed:
+        passed.add(settings.copy_of)
+        settings = models[settings.copy_of].settings  # a copy is where its origin is
+    if not isinstance(settings, ModelSettings | SentenceSettings):
+        return None
+    return frozenset({{"auto": "cuda:0", "cuda": "cuda:0"}.get(settings.device, settings.device)})
+
+
+def sharing(models: Mapping[str, Chosen]) -> dict[str, str]:
+    """Return the models with `offload`, each with one name for all that share devices with each other.
+
+    Models that share no device, directly or through others, work at the same time.
+    """
     offloaded = [name for name, model in models.items() if getattr(model.settings, "offload", False)]
-    if len(offloaded) == 1:
-        yield Problem(
-            f"models.{offloaded[0]}.offload",
-            "no other model has offload = true, so this one would never be offloaded: set it for the models that share"
-            " the device too, such as the policy, or leave it out",
-            "true",
-        )
+    groups: dict[str, tuple[list[str], frozenset[str] | None]] = {}
+    for name in offloaded:
+        members, devices = [name], devices_of(name, models)
+        for first, (others, taken) in list(groups.items()):
+            if devices is None or taken is None or devices & taken:
+                del groups[first]
+                members = [*others, *members]
+                devices = None if devices is None or taken is None else devices | taken
+        groups[members[0]] = members, devices
+    return {name: first for first, (members, _) in groups.items() for name in members}
+
+
+def offload_problems(models: Mapping[str, Chosen]) -> Iterator[Problem]:
+    """Yield a problem for each model that would never be offloaded."""
+    groups = sharing(models)
+    for name, first in groups.items():
+        if list(groups.values()).count(first) == 1:
+            yield Problem(
+                f"models.{name}.offload",
+                "no other model with offload = true shares its device, so this one would never be offloaded: set it for"
+                " the models that share the device too, such as the policy, or leave it out",
+                "true",
+            )

@@ -20,7 +20,7 @@ class _Waiter:
 
 
 class DeviceScheduler:
-    """Moves models onto the device when they are needed, and offloads the others.
+    """Moves the models of one device onto it when they are needed, and offloads the others.
 
     All that wait for the same models are admitted together. A later request waits if another set of models is
     queued, so that no request starves.

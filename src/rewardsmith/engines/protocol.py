@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Protocol
 
@@ -76,6 +76,10 @@ class Outputs:
     logprobs_bT: Tensor  # of a language model
     entropy_bT: Tensor  # of a language model
     values_bT: Tensor  # of a model with a scalar head: the value before each response token
+
+    def to(self, device: torch.device) -> Outputs:
+        """Return the outputs on another device; gradients flow back to where they came from."""
+        return Outputs(*(getattr(self, field.name).to(device) for field in fields(self)))
 
 
 @dataclass(frozen=True)
@@ -152,7 +156,7 @@ class Engine(Protocol):
 
     name: str  # in the recipe
     settings: ModelSettings  # its `[models.NAME]` table
-    device: torch.device  # of the tensors that it takes and returns
+    device: torch.device  # of its outputs; a loss moves them to where its own tensors are (`Outputs.to`)
     dtype: torch.dtype  # of its weights; in float32 the sampler's log-probabilities are the learner's
 
     @property

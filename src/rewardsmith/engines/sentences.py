@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rewardsmith.engines.embedded.loading import select_device
+from rewardsmith.engines.embedded.cards import select_device
 from rewardsmith.engines.embedded.model_files import find_folder, quiet
 from rewardsmith.engines.model_settings import SentenceSettings
 from rewardsmith.errors import UserError
@@ -115,7 +115,7 @@ class SentenceModel:
         }
         try:
             with quiet():
-                model = SentenceTransformer(str(self._folder), device=self._device.type, **safe)
+                model = SentenceTransformer(str(self._folder), device=str(self._device), **safe)
         except Exception as error:
             raise UserError(f"models.{self.name}.init: {self._folder} cannot be loaded: {error}") from error
         if self._settings.max_tokens is not None:

@@ -22,9 +22,11 @@ from rewardsmith.rewards.judges.scalar_judges import Classifier, Similarity
 from rewardsmith.rewards.rule import Rule
 from rewardsmith.rewards.step_rewards import Steps
 from rewardsmith.rewards.transform import Clip, Scale, Shape, Standardise
+from rewardsmith.rewards.verl_function import VerlFunction
 
 REWARDS: dict[str, type[Reward]] = {
     "rule": Rule,
+    "verl_function": VerlFunction,  # a rule that was written for verl
     # a reward for each step
     "steps": Steps,
     # a model scores each answer

@@ -31,6 +31,8 @@ from rewardsmith.text import grades, rankings
 from rewardsmith.text.judge_replies import Unparsable, after_thinking
 from rewardsmith.text.rankings import (
     MAX_CANDIDATES,
+    NOUN,
+    NOUN_PATTERN,
     Output,
     RankingVerdict,
     Strictness,
@@ -146,6 +148,9 @@ class RankingAccuracy:
 
     output: Annotated[Output, Field(description="what the judge writes: a ranking, scores, or both")] = "both"
     reading: Annotated[Strictness, Field(description="how strictly the form of the reply is parsed")] = "strict"
+    noun: Annotated[
+        str, Field(pattern=NOUN_PATTERN, description="what the prompt calls candidates, which lenient reading knows")
+    ] = NOUN
     lowest: Annotated[float, Field(description="score of the worst candidate possible")] = 0.0
     highest: Annotated[float, Field(description="score of the best candidate possible")] = 10.0
     outside: Annotated[
@@ -240,7 +245,9 @@ class RankingAccuracy:
 
     def _parse(self, text: str, letters: str, output: Output, reading: Strictness) -> RankingVerdict:
         bounds = {"lowest": self.lowest, "highest": self.highest} if self._scores else {}
-        return parse_ranking(text, letters, output, **bounds, decimals=self.decimals, strictness=reading)
+        return parse_ranking(
+            text, letters, output, **bounds, decimals=self.decimals, strictness=reading, noun=self.noun
+        )
 
     def _form(self, text: str, letters: str) -> float:
         """Return how much of the form an unparsable verdict has: 0, or a share below 1.

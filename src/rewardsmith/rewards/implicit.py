@@ -19,7 +19,7 @@ from pydantic import Field, model_validator
 from rewardsmith.algorithms.token_rewards import Mask, Rewards, gather_steps, smooth
 from rewardsmith.config import Refers, Settings
 from rewardsmith.errors import UserError
-from rewardsmith.learning import OptimizerSettings
+from rewardsmith.learning import OptimizerSettings, Warmup
 from rewardsmith.llm import LogprobModel, ModelCallError, Models, TokenLogprobs, UnconnectedModel, unwrapped
 from rewardsmith.rewards.base import CannotScore, failure_of
 from rewardsmith.rewards.step_rewards import StepTruthChoice
@@ -36,7 +36,7 @@ class ProcessOptimizer(OptimizerSettings):
     lr: float = Field(default=1e-6, gt=0, description="peak learning rate")
     beta2: float = Field(default=0.999, ge=0, lt=1, description="AdamW: decay of the square")
     clip_norm: float = Field(default=10.0, gt=0, description="max gradient norm; larger gradients are scaled down")
-    warmup: int = Field(default=0, ge=0, description="steps of linear warm-up")
+    warmup: Warmup = Field(default=0, description="linear warm-up: steps of the stage, or below 1 a share of them")
 
 
 class ReplaySettings(Settings):

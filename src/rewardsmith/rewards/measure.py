@@ -27,6 +27,8 @@ class Measured:
     scored: int  # how many of them have a value
     mean: float | None  # of the values; None when there are none
     spread: float | None  # population standard deviation of the values
+    low: float | None  # the smallest value
+    high: float | None  # the largest value
     failed: Mapping[str, float]  # share of `rollouts` by kind of failure, the most frequent first
     skipped: float  # share of all rollouts for which it was not computed, because it could not change the result
     dropped: float  # share of all rollouts for which it was left out, because it failed for another one of the group
@@ -76,6 +78,7 @@ class _PartStatistics:
     def __init__(self) -> None:
         self.scored = self.groups = self.flat = 0
         self.mean = self.squares = 0.0
+        self.low, self.high = math.inf, -math.inf
         self.failures: Counter[str] = Counter()
         self.labels: Counter[str] = Counter()
 
@@ -94,6 +97,7 @@ class _PartStatistics:
             # The form that is exact for equal means and safe for large ones.
             self.mean = self.mean + difference * (len(values) / total) if self.scored else mean
             self.scored = total
+            self.low, self.high = min(self.low, *values), max(self.high, *values)
 
     def result(self, name: str) -> Measured:
         every = self.scored + self.failures.total()
@@ -108,6 +112,8 @@ class _PartStatistics:
             scored=self.scored,
             mean=self.mean if self.scored else None,
             spread=math.sqrt(self.squares / self.scored) if self.scored else None,
+            low=self.low if self.scored else None,
+            high=self.high if self.scored else None,
             failed={kind: -n / computed for n, kind in own},
             skipped=skipped / every if every else 0.0,
             dropped=dropped / every if every else 0.0,

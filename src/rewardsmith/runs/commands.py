@@ -7,8 +7,9 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from shutil import rmtree
@@ -24,12 +25,13 @@ from rewardsmith.data import open_source
 from rewardsmith.errors import Problem, UserError
 from rewardsmith.jobs import Job, Result
 from rewardsmith.llm import ChatReply, ChatRequest, Conversation, WrappedModel
-from rewardsmith.recipe import load_table, parse_models
+from rewardsmith.recipe import load_table, parse_models, require_models
 from rewardsmith.rewards.component import Component
-from rewardsmith.runs.lookup import find_reward, find_source
+from rewardsmith.runs.lookup import NamedModel, NamedReward, find_model, find_reward, find_source
 from rewardsmith.runs.model_registry import ModelRegistry, usage_line
-from rewardsmith.runs.progress import Progress
+from rewardsmith.runs.progress import QUIET_SECONDS, Progress
 from rewardsmith.trainers.trainer import Update
+from rewardsmith.types import RolloutGroup
 
 if TYPE_CHECKING:
     from rewardsmith.engines.protocol import Engine
@@ -59,7 +61,7 @@ class SourceOptions(Settings):
 class ModelOptions(Settings):
     """Flags of a job that calls a model without a reward."""
 
-    models: Path = Field(description="TOML file with [models.NAME] tables, such as a recipe")
+    models: Path | None = Field(default=None, description="TOML file with [models.NAME] tables, such as a recipe")
 
 
 def input_kind(info: FieldInfo) -> Input:
@@ -83,12 +85,27 @@ def option_classes(job: type[Job]) -> list[type[Settings]]:
     ]
 
 
+def inner_tables(job: type[Settings]) -> dict[str, type[Settings]]:
+    """Return the settings of a job that are tables; on the command line the settings in them are flags."""
+    kinds = {name: info.annotation for name, info in job.model_fields.items()}
+    return {name: kind for name, kind in kinds.items() if isinstance(kind, type) and issubclass(kind, Settings)}
+
+
+def flags_of(settings: type[Settings]) -> Iterator[tuple[str, FieldInfo]]:
+    """Yield the settings that are flags or arguments of a command, those of inner tables among them."""
+    tables = inner_tables(settings)
+    for name, info in settings.model_fields.items():
+        yield from tables[name].model_fields.items() if name in tables else [(name, info)]
+
+
 def run_command(kind: type[Job], values: Mapping[str, Any], overrides: Sequence[str] = ()) -> int:
     """Run a job with flags by the name of the setting; return the exit status.
 
     `overrides` are `KEY.PATH=VALUE` changes of the file that the reward or the models come from.
     """
     own = {name: value for name, value in values.items() if name in kind.model_fields}
+    tables = inner_tables(kind).items()
+    own |= {name: {key: values[key] for key in table.model_fields if key in values} for name, table in tables}
     flags: dict[str, Any] = {name: value for name, value in values.items() if name not in own}
     options = _validated(CommandOptions, {n: v for n, v in flags.items() if n in CommandOptions.model_fields})
     inputs = CommandInputs()
@@ -96,10 +113,16 @@ def run_command(kind: type[Job], values: Mapping[str, Any], overrides: Sequence[
         if own.get(name) is not None and input_kind(info) == "reward":
             own[name] = inputs.add_reward(own[name], overrides)
         elif own.get(name) is not None and input_kind(info) == "data":
-            inputs.data[own[name]] = find_source(own[name], flags.get("source") or ())
+            inputs.data[own[name]] = find_source(own[name], flags.get("source") or (), keep_ids=kind.keeps_ids)
+        elif own.get(name) is not None and input_kind(info) == "model" and flags.get("models") is None:
+            own[name] = inputs.add_model(own[name], f"--{name}", overrides)
+    if "overrides" in kind.model_fields:  # the job reads the recipe itself
+        own["overrides"], overrides = list(overrides), ()
     job = _validated(kind, own)
-    if "models" in flags:
+    if flags.get("models") is not None:
         inputs.add_models(flags["models"], job, overrides)
+    elif "models" in flags:
+        require_models(job, inputs.models, source="this command")
     elif overrides and not any(input_kind(info) == "reward" for info in kind.model_fields.values()):
         raise UserError(f"{overrides[0]!r}: this command reads no recipe that could be changed; leave it out")
     return CommandRun(job, inputs, options).run()
@@ -115,6 +138,9 @@ def _validated(kind: type[Any], values: Mapping[str, Any]) -> Any:
 
 def _as_flag(kind: type[Any], problem: Problem) -> Problem:
     """Name a setting as one writes it on the command line."""
+    table, _, inner = problem.path.partition(".")
+    if table in inner_tables(kind):
+        problem = Problem(inner, problem.message, problem.value)
     if not problem.path or problem.path in getattr(kind, "arguments", ()):
         return Problem(problem.path.upper(), problem.message, problem.value)
     return Problem(f"--{problem.path.replace('_', '-')}", problem.message, problem.value)
@@ -136,10 +162,19 @@ class CommandInputs:
         twice = next((name for name, model in found.models.items() if self.models.get(name, model) != model), None)
         if twice is not None:
             raise UserError(f"two rewards have different tables [models.{twice}]: rename one of the models")
+        self._take(found)
+        return found.reward
+
+    def add_model(self, place: str, flag: str, overrides: Sequence[str]) -> str:
+        """Take the model at a place, and the others of its file; return its name."""
+        found = find_model(place, flag, overrides)
+        self._take(found)
+        return found.name
+
+    def _take(self, found: NamedReward | NamedModel) -> None:
         self.models |= found.models
         self.warnings |= found.warnings
         self.cache, self.seed = found.cache, found.seed
-        return found.reward
 
     def add_models(self, file: Path, job: Job, overrides: Sequence[str]) -> None:
         """Take the models of a TOML file, of which the job names one or more."""
@@ -160,7 +195,7 @@ class CommandRun:
         self.fresh = options.fresh
         self.log = self._progress.log
         self._display = ExitStack()
-        self._phase, self._done = "", 0
+        self._phase, self._done, self._begun, self._shown = "", 0, 0.0, 0.0
         self._prompt_numbers = iter(range(1, options.show_prompts + 1))
         self._models = ModelRegistry(
             inputs.models, seed=inputs.seed, folder=lambda: self.folder, log=self.log, cache=inputs.cache,
@@ -182,17 +217,31 @@ class CommandRun:
         """Return a reward, with its models."""
         return Component.root(chosen, self.log, self.model)
 
+    def engine(self, name: str) -> Any:
+        """Return an embedded model, loaded on first use."""
+        engine = self._models.engine(name)
+        return PrintedEngine(engine, self._prompt_numbers, self.log) if self._options.show_prompts else engine
+
+    def on_device(self, *names: str) -> AbstractAsyncContextManager[None]:
+        """Keep these models on the device."""
+        return self._models.on_device(*names)
+
     def source(self, name: str) -> Any:
         """Return the data source of a flag."""
         return open_source(name, self._inputs.data[name])
 
     def progress(self, phase: str, done: int, total: int, *, unit: str = "rollouts", tokens: int = 0) -> None:
         """Show a progress bar for each phase; a phase that starts again gets a new one."""
+        now = time.monotonic()
         if phase != self._phase or done < self._done:
             self._display.close()
-            self._display.enter_context(self._progress.stage(phase, total, done - 1, unit=unit))
-        self._phase, self._done = phase, done
-        self._progress.step(Update(done))
+            self._display.enter_context(self._progress.stage(phase, total, done - bool(done), unit=unit))
+            self._begun = now
+        elif done == self._done and now - self._shown < QUIET_SECONDS:
+            return
+        self._phase, self._done, self._shown = phase, done, now
+        seconds = now - self._begun
+        self._progress.step(Update(done, {"tokens/s": tokens / seconds} if tokens and seconds >= 1 else {}))
 
     def pause(self) -> None:
         """Ctrl-C raises where it comes: nothing is to be saved here."""
@@ -248,6 +297,11 @@ class PrintedModel(WrappedModel):
         super().__init__(model)
         self._numbers, self._write = numbers, write
 
+    @property
+    def uncached(self) -> Any:
+        """The same model without a cache; its calls are printed too."""
+        return PrintedModel(getattr(self.model, "uncached", self.model), self._numbers, self._write)
+
     async def chat(self, question: ChatRequest) -> ChatReply:
         """Return the model's reply, and print both."""
         number = next(self._numbers, None)
@@ -263,18 +317,38 @@ class PrintedModel(WrappedModel):
             raise
         finally:
             details = f"attempt {question.attempt + 1}, temperature {question.temperature:g}"
-            self._print(number, f"{details}, max_tokens {question.max_tokens}", question.prompt, text)
+            details = f"{details}, max_tokens {question.max_tokens}"
+            self._write(_printed(number, self.name, details, question.prompt, text))
         return reply
 
     async def rate(self, conversations: Sequence[Conversation]) -> list[float]:
         """Return the model's numbers, and print them with the conversations."""
         values = await super().rate(conversations)
         for conversation, value, number in zip(conversations, values, self._numbers, strict=False):
-            self._print(number, "rate", conversation, f"{value:g}")
+            self._write(_printed(number, self.name, "rate", conversation, f"{value:g}"))
         return values
 
-    def _print(self, number: int, details: str, prompt: Conversation | str, reply: str) -> None:
-        """Print a prompt and its reply together, so that concurrent calls do not mix."""
-        text = prompt if isinstance(prompt, str) else "\n".join(f"[{one.role}]\n{one.content}" for one in prompt)
-        head = f"--- prompt {number} to {self.name} ({details}):"
-        self._write(f"{head}\n{text}\n--- reply {number} of {self.name}:\n{reply}\n---")
+
+class PrintedEngine:
+    """An engine whose generated groups are printed, each prompt with its first answer."""
+
+    def __init__(self, engine: Engine, numbers: Iterator[int], write: Callable[[str], None]) -> None:
+        self._engine, self._numbers, self._write = engine, numbers, write
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    async def generate(self, *arguments: Any, **settings: Any) -> AsyncIterator[tuple[int, RolloutGroup]]:
+        """Yield what the engine yields."""
+        async for index, group in self._engine.generate(*arguments, **settings):
+            if (number := next(self._numbers, None)) is not None:
+                details, text = f"answer 1 of {len(group.rollouts)}", group.rollouts[0].text
+                self._write(_printed(number, self._engine.name, details, group.prompt.messages, text))
+            yield index, group
+
+
+def _printed(number: int, model: str, details: str, prompt: Conversation | str, reply: str) -> str:
+    """Return a prompt and its reply as one text, so that concurrent calls do not mix."""
+    text = prompt if isinstance(prompt, str) else "\n".join(f"[{one.role}]\n{one.content}" for one in prompt)
+    head = f"--- prompt {number} to {model} ({details}):"
+    return f"{head}\n{text}\n--- reply {number} of {model}:\n{reply}\n---"

@@ -14,6 +14,7 @@ from rewardsmith.jobs import JobContext, Result
 from rewardsmith.rewards.tree import check
 from rewardsmith.runs.stored_rollouts import RolloutJob, StoredGroup, StoredRollouts
 from rewardsmith.trainers.evaluate.evaluate_policy import REASONING, JudgedGroup, at_least, evaluate_policy
+from rewardsmith.trainers.evaluate.fault_measures import fault_of
 from rewardsmith.trainers.evaluate.scorer import FailureLog, score_rollouts
 from rewardsmith.trainers.settings import RewardChoice
 from rewardsmith.types import Failure, Score, ScoredGroup
@@ -58,6 +59,7 @@ class EvaluateRollouts(RolloutJob):
         _add_failures(logs[0], groups, scores)
         right = [[at_least(score, self.correct_threshold) for score in some] for some in scores]
         sound: list[list[bool | None]] = [[] for _ in groups]
+        faults: list[list[str]] = [[] for _ in groups]
         if self.reasoning_check is not None or self.reasoning_part:
             wanted = [[bool(one) for one in some] for some in right]
             scores = await self._scores(context, groups, "reasoning_part", self.reasoning_check, wanted)
@@ -69,7 +71,11 @@ class EvaluateRollouts(RolloutJob):
             logs.append(FailureLog(REASONING))
             _add_failures(logs[1], groups, checked)
             sound = [[at_least(score, self.reasoning_threshold) for score in some] for some in checked]
-        judged = [JudgedGroup(tuple(right[i]), tuple(sound[i]), _place(one)) for i, one in enumerate(groups)]
+            faults = [list(map(fault_of, some)) for some in checked]
+        judged = [
+            JudgedGroup(tuple(right[i]), tuple(sound[i]), _place(one), one.group.prompt.source, tuple(faults[i]))
+            for i, one in enumerate(groups)
+        ]
         return evaluate_policy(judged, seed=context.seed, failures=logs)
 
     async def _scores(

@@ -1,8 +1,8 @@
-"""What a flag names: `RECIPE[:PATH]` or `RUN[:PATH]` is a reward, a file or `RECIPE.toml:NAME` is data."""
+"""What a flag names: a reward, data or a model of a recipe or a run; a file, a folder or a server."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -82,13 +82,13 @@ def find_reward(where: str, overrides: Sequence[str] = ()) -> NamedReward:
     return NamedReward(_select(recipe, name, path), recipe.models, recipe.cache, recipe.seed, warnings)
 
 
-def _split(where: str) -> tuple[str, str]:
+def _split(where: str, flag: str = "--reward") -> tuple[str, str]:
     """Return file and path; a file whose own name has a colon is still found."""
     file, colon, path = where.rpartition(":")
     if not colon or Path(where).exists():
         return where, ""
     if not file or not path:
-        raise UserError(f"cannot read --reward {where!r}: write RECIPE, or RECIPE:path such as recipe.toml:policy")
+        raise UserError(f"cannot read {flag} {where!r}: write RECIPE, or RECIPE:path such as recipe.toml:policy")
     return file, path
 
 
@@ -170,7 +170,7 @@ def named_models(reward: Chosen, models: Mapping[str, Chosen]) -> dict[str, Chos
 # ---- data ----------------------------------------------------------------------------------------------------------
 
 
-def find_source(where: str, settings: Sequence[str] = ()) -> Chosen:
+def find_source(where: str, settings: Sequence[str] = (), *, keep_ids: bool = False) -> Chosen:
     """Return the data source that a file, a folder, a pattern or `RECIPE.toml:NAME` stands for.
 
     `settings` of the source are `key=value`, such as `columns.candidates=mt_texts`.
@@ -189,14 +189,85 @@ def find_source(where: str, settings: Sequence[str] = ()) -> Chosen:
         problem = "holds both JSON lines and Parquet files" if kinds else "is no JSONL or Parquet file"
         hint = f".{nearest(path.name, [p.name for p in path.parent.iterdir()])}" if path.parent.is_dir() else ""
         raise UserError(f"DATA {where!r} {problem}: name a file, a pattern, or RECIPE.toml:NAME{hint}")
-    # A file whose ids repeat can be used all the same.
-    table: dict[str, Any] = {"type": kinds[0], "path": where, "shuffle": False, "id_column": ""}
+    table: dict[str, Any] = {"type": kinds[0], "path": where, "shuffle": False}
+    if not keep_ids:
+        table["id_column"] = ""  # a file whose ids repeat can be used all the same
     for change in settings:
         override(table, change)
     try:
         return _SOURCE.choose(table)
     except PydanticCustomError as error:
         raise RecipeError("--source", problems_in(error, "data source")) from None
+
+
+# ---- models --------------------------------------------------------------------------------------------------------
+
+SINGLE = "model"
+"""The name of a model that is in no recipe, for overrides such as `models.model.dtype=bfloat16`."""
+
+
+@dataclass(frozen=True)
+class NamedModel:
+    """A model by its name among the `models` of its file; `warnings` are as in `NamedReward`."""
+
+    name: str
+    models: Mapping[str, Chosen]
+    cache: str | None = None
+    seed: int = 0
+    warnings: Mapping[str, str] = field(default_factory=dict)
+
+
+def find_model(where: str, flag: str, overrides: Sequence[str] = ()) -> NamedModel:
+    """Return the model that `where`, the value of a flag, stands for.
+
+    That is `RECIPE.toml[:NAME]`; `RUN[:NAME]`, with the weights that the run has published; a Hugging Face folder or
+    id; or the URL of a server, or several with commas. NAME may be left out where there is one model.
+    """
+    if where.startswith(("http://", "https://")):
+        return _single_model({"type": "server", "urls": where.split(",")}, flag, overrides)
+    file, name = _split(where, flag)
+    run = Path(file)
+    if (run / RECIPE).is_file():
+        recipe, warnings = with_trained_models(load_recipe(run / RECIPE, overrides), run, overrides)
+        trained = [name for name in recipe.models if (run / "models" / name).is_dir()]
+        return _choose_model(file, flag, name, trained or recipe.models, NamedModel("", recipe.models, recipe.cache,
+                             recipe.seed, warnings))  # fmt: skip
+    if run.suffix == ".toml":
+        table = load_table(file, overrides)
+        if "stages" in table:
+            recipe = parse_recipe(table, source=file)
+            warnings = dict(untrained_warnings(recipe, run.parent, name, flag))
+            found = NamedModel("", recipe.models, recipe.cache, recipe.seed, warnings)
+        else:
+            around = parse_models({n: table[n] for n in ("models", "cache") if n in table}, Around(), source=file)
+            found = NamedModel("", around.models, around.cache, table.get("seed", 0))
+        return _choose_model(file, flag, name, found.models, found)
+    if not run.is_dir() and not where.startswith("tiny-"):
+        siblings = [path.name for path in run.parent.iterdir()] if run.parent.is_dir() else []
+        if where.count("/") != 1 or siblings or where.startswith(("/", ".", "~")):
+            kinds = "RECIPE.toml:NAME, RUN:NAME, a Hugging Face folder or id (org/name), or the URL of a server"
+            hint = nearest(run.name, siblings)
+            raise UserError(f"{flag} {where!r}: there is no such file or folder.{hint} Name a model as {kinds}")
+    return _single_model({"init": where}, flag, overrides)
+
+
+def _single_model(settings: dict[str, Any], flag: str, overrides: Sequence[str]) -> NamedModel:
+    table: dict[str, Any] = {"models": {SINGLE: settings}}
+    for change in overrides:
+        override(table, change)
+    around = parse_models(table, Around(), source=flag)
+    return NamedModel(SINGLE, around.models, around.cache)
+
+
+def _choose_model(file: str, flag: str, name: str, offered: Collection[str], found: NamedModel) -> NamedModel:
+    """Return the model with the name, or the only one that is offered."""
+    if not name and len(offered) == 1:
+        return replace(found, name=next(iter(offered)))
+    if name not in found.models:
+        problem = f"has no model {name!r}.{nearest(name, found.models)}" if name else "has several models: name one."
+        problem = problem if found.models else "has no models."
+        raise UserError(f"{flag}: {file} {problem} Known: {listing(found.models)}")
+    return replace(found, name=name)
 
 
 # ---- the models of a run ---------------------------------------------------------------------------------------------
@@ -263,11 +334,11 @@ def _with_references(stage: Chosen, models: dict[str, Chosen], references: Path)
     return replace(stage, settings=settings.model_copy(update={"reward": whole}))
 
 
-def untrained_warnings(recipe: Recipe, run: Path, path: str) -> Mapping[str, str]:
+def untrained_warnings(recipe: Recipe, run: Path, path: str, flag: str = "--reward") -> Mapping[str, str]:
     """Return a warning for each model of a recipe file that its stages train: here it has its initial weights."""
     return {
         name: f"models.{name} is as before the stage {stage}, which trains it; with its weights after a run:"
-        f" --reward {run if (run / 'models' / name).is_dir() else 'RUN'}{path and f':{path}'}"
+        f" {flag} {run if (run / 'models' / name).is_dir() else 'RUN'}{path and f':{path}'}"
         for name, stage in training_stages(recipe).items()
     }
 

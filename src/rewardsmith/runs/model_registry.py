@@ -6,8 +6,8 @@ Each kind is imported when a recipe has one: scoring with a served judge needs n
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from copy import copy
 from dataclasses import asdict, fields
 from functools import partial
@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from rewardsmith.config import Chosen, Settings
 from rewardsmith.console import count_of
-from rewardsmith.engines.model_settings import ManagedSettings, ModelSettings, SentenceSettings, ServerSettings
+from rewardsmith.engines.model_settings import (
+    ManagedSettings,
+    ModelSettings,
+    SentenceSettings,
+    ServerSettings,
+    sharing,
+)
 from rewardsmith.engines.offload import DeviceScheduler, OffloadedModel
 from rewardsmith.errors import UserError, listing, nearest
 from rewardsmith.llm import Model, ModelCallError, UnconnectedModel, Usage
@@ -55,7 +61,8 @@ class ModelRegistry:
         self._models: dict[str, Model] = {}
         self._logged: dict[str, Usage] = {}
         self._offloaded: dict[str, OffloadedModel] = {}
-        self._scheduler = DeviceScheduler()
+        self._sharing = sharing(tables)
+        self._schedulers = {first: DeviceScheduler() for first in sorted(set(self._sharing.values()))}
 
     def engine(self, name: str) -> Engine:
         """Return an embedded model; one with `offload` stays off the device until it is needed."""
@@ -80,7 +87,7 @@ class ModelRegistry:
         self._on_open(engine)
         if settings.offload:
             engine.sleep()
-            self._scheduler.add(name, engine.sleep, engine.wake)
+            self._schedulers[self._sharing[name]].add(name, engine.sleep, engine.wake)
         return engine
 
     def __call__(self, name: str) -> Model:
@@ -116,7 +123,7 @@ class ModelRegistry:
                 remedy = 'set type = "managed" or "server" for it'
                 raise UserError(f"models.{name}: a reward cannot call a model on the cluster: {remedy}")
             make = EmbeddedChatModel if settings.head == "language" else EmbeddedRater
-            return make(engine, partial(self._scheduler.on_device, name))
+            return make(engine, partial(self.on_device, name))
         if isinstance(settings, SentenceSettings):
             from rewardsmith.engines.sentences import SentenceModel  # noqa: PLC0415
 
@@ -134,12 +141,18 @@ class ModelRegistry:
             model = ServedModel(settings, settings.urls, model=settings.model, name=name)
         if not settings.offload:
             return model
-        self._offloaded[name] = OffloadedModel(model, self._scheduler)
+        self._offloaded[name] = OffloadedModel(model, self._schedulers[self._sharing[name]])
         return self._offloaded[name]
 
-    def on_device(self, *names: str) -> AbstractAsyncContextManager[None]:
-        """Keep these models on the device; those that share it are offloaded."""
-        return self._scheduler.on_device(*names)
+    @asynccontextmanager
+    async def on_device(self, *names: str) -> AsyncIterator[None]:
+        """Keep these models on their devices; those that share them are offloaded. Other devices are left alone."""
+        async with AsyncExitStack() as stack:
+            for first, scheduler in self._schedulers.items():  # always in the same order: two never wait for each other
+                mine = [name for name in names if self._sharing.get(name) == first]
+                if mine:
+                    await stack.enter_async_context(scheduler.on_device(*mine))
+            yield
 
     def metrics(self) -> dict[str, float]:
         """Return the usage of each model since the last call, as `models/NAME/calls` and so on."""
@@ -180,7 +193,7 @@ class ModelRegistry:
             if model.added and isinstance(self._tables[name].settings, ServerSettings)
         ]
         try:
-            async with asyncio.timeout(WAKE_TIMEOUT), self._scheduler.on_device(*asleep):
+            async with asyncio.timeout(WAKE_TIMEOUT), self.on_device(*asleep):
                 pass
         except (TimeoutError, ModelCallError, UserError) as error:
             why = str(error) or f"no reply within {WAKE_TIMEOUT:g} s"

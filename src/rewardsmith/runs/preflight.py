@@ -13,6 +13,7 @@ from rewardsmith.data import Source
 from rewardsmith.engines.model_settings import ModelSettings
 from rewardsmith.engines.protocol import ModelOutline
 from rewardsmith.errors import Problem, RecipeError, UserError, listing, nearest
+from rewardsmith.learning import OptimizerSettings
 from rewardsmith.masking import shown
 from rewardsmith.recipe import Recipe, marked, places
 from rewardsmith.rewards.component import Component
@@ -23,6 +24,7 @@ from rewardsmith.scale.cluster_checks import model_problems
 from rewardsmith.scale.placement import placement_problems
 from rewardsmith.scale.scale_settings import ScaleSettings
 from rewardsmith.trainers.evaluate.evaluate_policy import require_free
+from rewardsmith.trainers.generate_answers import GenerateStage
 from rewardsmith.trainers.process.implicit_parts import (
     claim_implicit_parts,
     process_parts,
@@ -145,6 +147,7 @@ def check_for_cluster(recipe: Recipe, source: str) -> None:
         for path, mark, name in marked(recipe)
         if mark.offer in ("chat", "rate", "rate_turns") and isinstance(recipe.models[name].settings, ModelSettings)
     ]
+    problems += _optimizer_problems(recipe)
     problems += model_problems(recipe.models, recipe.scale or ScaleSettings())
     problems += placement_problems(recipe.models, recipe.scale or ScaleSettings())
     trained = tuple(f"{t.path}.reward" for t in stage_tables(recipe) if getattr(t.table, "trains_rewards", False))
@@ -156,6 +159,20 @@ def check_for_cluster(recipe: Recipe, source: str) -> None:
     ]
     if problems:
         raise RecipeError(source, problems)
+
+
+def _optimizer_problems(recipe: Recipe) -> Iterator[Problem]:
+    """Yield a problem for each optimizer with states that verl's workers do not have."""
+    offloads = recipe.scale is not None and recipe.scale.offload
+    remedy = "on a cluster, scale.offload = true keeps the states in host memory while they are not needed"
+    for path, table in places(recipe):
+        if not isinstance(table, OptimizerSettings):
+            continue
+        if table.states != "float32":
+            message = f"the workers of a cluster have float32 states: leave it out; {remedy}"
+            yield Problem(f"{path}.states", message, shown(table.states))
+        if table.offload and not offloads:
+            yield Problem(f"{path}.offload", f"{remedy}: set it too", "true")
 
 
 async def check_recipe(
@@ -172,6 +189,12 @@ async def check_recipe(
         if table.get("data") is not None:
             _check_data(table, recipe, source(table.get("data")), log)
     check_models(recipe, log)
+    for i, stage in enumerate(recipe.stages):
+        if isinstance(stage.settings, GenerateStage):
+            try:
+                stage.settings.require_fit(recipe.models[stage.settings.model])
+            except UserError as error:
+                raise UserError(f"stages.{i}.{error}") from None
     for table in stage_tables(recipe):
         for setting, chosen in table.rewards.items():
             place = f"{table.path}.{setting}"

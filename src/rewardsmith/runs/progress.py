@@ -26,6 +26,7 @@ from rewardsmith.trainers.trainer import Update
 LOG = "run.log"
 
 _SHOWN = {
+    "epoch": "epoch {:.2f}",
     "loss": "loss {:.3f}",
     "reward/mean": "reward {:.3f}",
     "reward/accuracy": "right {:.0%}",
@@ -39,7 +40,7 @@ _SHOWN = {
     "groups/s": "{:,.1f} groups/s",
 }
 _MIN_SHOWN = {"reward/failed": 1e-9, "time/wait": 0.5}
-_QUIET_SECONDS = 10.0  # between two lines about steps
+QUIET_SECONDS = 10.0  # between two lines about steps
 _PHASE_SECONDS = 30.0  # without any line, after which the phase of a long step is shown
 _RATED_SECONDS = 3600.0  # the last ones, from which the time left is estimated
 _HELD_OUT = re.compile(r"validation/.+/accuracy_fresh")
@@ -144,7 +145,7 @@ class Progress:
         self._numbers = self._step_numbers(update.metrics)
         self._phase, self._phase_text = "", []
         now = time.monotonic()
-        if not self._live and (update.step in (0, task.total) or now - self._written > _QUIET_SECONDS):
+        if not self._live and (update.step in (0, task.total) or now - self._written > QUIET_SECONDS):
             self._written = now
             times = [f"elapsed {_clock(task.elapsed or 0.0)}"]
             if task.time_remaining:

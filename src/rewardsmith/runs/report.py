@@ -98,7 +98,7 @@ def digest(folder: Path) -> dict[str, Any]:
 def _stage(name: str, known: Mapping[str, Any], curves: Curves, rollouts: dict[str, Any] | None) -> dict[str, Any]:
     steps = max((step for curve in curves.values() for step in curve), default=0)
     validation = {metric: sorted(curve.items()) for metric, curve in curves.items() if metric.startswith("validation/")}
-    first = {metric: curve[0][1] for metric, curve in validation.items() if len(curve) > 1}
+    first = {metric: curve[0][1] for metric, curve in validation.items() if curve[0][0] == 0}
     last = {metric: curve[-1][1] for metric, curve in validation.items()}
     before, after = _numbers(known.get("before") or first), _numbers(known.get("after") or last)
     validated = sorted({step for curve in validation.values() for step, _ in curve})

@@ -67,9 +67,7 @@ function chartOf(name, parts) {
   if (words[0] === "validation" && words[1] === "reward" && parts.includes(words.slice(2).join("/"))) {
     return { chart: "validation/reward", label: words.slice(2).join("/") };
   }
-  if (words[0] === "validation" && words[1] === "accuracy" && words.length > 2) {
-    return { chart: "validation/accuracy", label: words.slice(2).join("/") };
-  }
+  if (words[0] === "validation" && words[1] === "sources") return { chart: `validation/${words[3]}`, label: words[2] };
   const shared = { time: "time/step", memory: "memory/step" }[words[0]];
   if (shared && words.length === 2) return { chart: shared, label: part };
   if (words.length > 2) {

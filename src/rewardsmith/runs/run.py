@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 from rewardsmith.config import Chosen, import_name
@@ -22,12 +23,14 @@ from rewardsmith.rewards.pool import shared
 from rewardsmith.rewards.tree import check, connect, load
 from rewardsmith.runs.folder import RECIPE, SUMMARY, RunFolder
 from rewardsmith.runs.lineage import Lineage
+from rewardsmith.runs.memory import check_memory
 from rewardsmith.runs.model_registry import ModelRegistry, add_usage
 from rewardsmith.runs.preflight import RewardTrees, check_recipe
 from rewardsmith.runs.progress import LOG, Progress, RunLog
 from rewardsmith.runs.resume import Checkpoint, RunState, read_checkpoint, stage_names
 from rewardsmith.runs.summary import Summary
 from rewardsmith.runs.trackers import Guarded
+from rewardsmith.runs.trained_prompts import check_trained_prompts, prompts_by_stage, write_judge_prompt
 from rewardsmith.storage import new_folder, writing
 from rewardsmith.trainers.process.implicit_parts import process_parts
 from rewardsmith.trainers.trainer import GroupRecord, Trainer, Update
@@ -47,6 +50,8 @@ class Run:
         progress: Progress,
         rewards: RewardTrees | None = None,
         start_engine: Callable[[ModelSettings, int, str], Engine] | None = None,
+        *,
+        ignore_memory: bool = False,
     ) -> None:
         self.recipe = recipe
         self.seed = recipe.seed
@@ -54,6 +59,8 @@ class Run:
         self.stopping = False
         self.fresh = False  # a stage that runs again resumes from its own results
         self.run_log = RunLog(self.folder / LOG)
+        on = "embedded" if start_engine is None else "verl"
+        self._check_memory = partial(check_memory, recipe, self.log, on=on, ignore=ignore_memory)
         self.positioned = False  # whether it is known from where the run resumes
         self.state = RunState(Summary(recipe.title))
         self.progress = progress.within
@@ -123,7 +130,9 @@ class Run:
             self._earlier_usage = self.state.summary.models
             self.log(f"resuming from {resumed.name}")
         try:
+            self._check_memory()
             await check_recipe(self.recipe, self._rewards, self.source, self._models, self.log)
+            check_trained_prompts(self.recipe, self.source, self.log)
             self._rewind(resumed)
             await self._run_stages(resumed)
         finally:
@@ -277,10 +286,12 @@ class Run:
     def _publish(self) -> None:
         """Write every trained model, and every copy that an implicit reward compares with, as an ordinary folder."""
         parts: list[Any] = [part.settings for stage in self.recipe.stages for part in process_parts(stage).values()]
+        *_, prompts = prompts_by_stage(self.recipe, self.source)
         for name in sorted({*self.state.trained, *(self._saved & {part.reference_model for part in parts})}):
             self.log(f"writing models/{name}")
             with writing(self.folder), new_folder(self.folder / "models" / name) as folder:
                 self.engine(name).publish(folder)
+                write_judge_prompt(folder, prompts.get(name, {}))
 
 
 def _checkpoint(index: int, stage: str, step: int) -> str:

@@ -40,13 +40,14 @@ def start(
     resume: Resume = "auto",
     accept_changes: bool = False,
     on: Literal["embedded", "verl"] = "embedded",
+    ignore_memory: bool = False,
     console: Console | None = None,
 ) -> Path:
     """Run a recipe from the start or from its last checkpoint; return the run folder.
 
     Without a `folder` it is `runs/NAME`, or `runs/NAME-2` and so on. `auto` resumes a run that has not finished, `must`
     insists that there is one, `never` starts a new one; `accept_changes` resumes although the recipe has changed. `on`
-    says what runs the models: this process, or verl's workers on Ray.
+    says what runs the models: this process, or verl's workers on Ray. `ignore_memory` starts what does not seem to fit.
     `Stopped` is raised after Ctrl-C, with what was saved.
     """
     console = console or Console(stderr=True)
@@ -64,7 +65,7 @@ def start(
         with ExitStack() as stack:
             try:
                 start_engine = stack.enter_context(_cluster(recipe, path, console)) if on == "verl" else None
-                run = Run(recipe, files, Progress(console), rewards, start_engine)
+                run = Run(recipe, files, Progress(console), rewards, start_engine, ignore_memory=ignore_memory)
             except UserError as error:
                 RunLog(path / LOG).failed(error)
                 raise
@@ -116,6 +117,8 @@ def _recorded(run: Run, files: RunFolder) -> Iterator[None]:
             run.run_log.write(str(error))
             summary.state = "stopped"
         else:
+            if error is not caught:
+                run.run_log.write(f"caused by {type(caught).__name__}: {caught}")
             run.run_log.failed(error)
             known = isinstance(error, UserError)
             summary.state = "failed"

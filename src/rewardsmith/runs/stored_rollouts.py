@@ -12,53 +12,34 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from pydantic import Field
 
 from rewardsmith.checks import require_count, require_text
 from rewardsmith.data.prepare.row_files import responses_of
 from rewardsmith.data.readers import Place, find_files, names_of, read_rows, where
+from rewardsmith.data.rollout_rows import TABLE, RolloutSelection, SelectedRollouts, form_of, run_files
 from rewardsmith.data.rows import ANSWER, PROMPT, Layout, RowError, printable, without
-from rewardsmith.errors import UserError, listing, nearest
+from rewardsmith.errors import UserError
 from rewardsmith.jobs import Job
 from rewardsmith.records import from_json
 from rewardsmith.trainers.trainer import GroupRecord
 from rewardsmith.types import Prompt, Rollout, RolloutGroup, Score, ScoredGroup
 
-_TABLE = "row of a table"
-# The keys of the first line, by form; a row of a table is whatever has none of these.
-_FORMS = {
-    "group of a run": {"step", "kind", "scored"},
-    "scored group": {"group", "scores"},
-    "group of rollouts": {"prompt", "rollouts"},
-}
 
-
-class RolloutJob(Job):
+class RolloutJob(Job, RolloutSelection):
     """A job on stored rollouts."""
 
     arguments: ClassVar[tuple[str, ...]] = ("rollouts",)
 
     rollouts: str = Field(description="a run folder, or a JSONL or Parquet file with rollouts")
-    stage: str | None = Field(default=None, description="only this stage of a run")
-    kind: Literal["train", "validation"] | None = Field(default=None, description="only these groups of a run")
-    step: str | None = Field(default=None, description="N or N-M: only this step of a run, or these")
     limit: int | None = Field(default=None, ge=1, description="only the first groups")
     prompt_column: str = Field(default=PROMPT, description="of a table: the prompt")
     response_column: str | None = Field(
         default=None, description="of a table: the responses, a list or one; not set: responses, or response"
     )
     answer_column: str = Field(default=ANSWER, description="of a table: the right answer")
-
-
-def _parse_steps(text: str) -> range:
-    """Return the steps of `40` or `40-60`."""
-    first, dash, last = text.strip().partition("-")
-    ends = [first, last if dash else first]
-    if not all(end.isdecimal() and end.isascii() and len(end) < 10 for end in ends) or int(ends[0]) > int(ends[1]):
-        raise UserError(f"cannot read --step {text!r}: write a step such as 40, or the first and the last as 40-60")
-    return range(int(ends[0]), int(ends[1]) + 1)
 
 
 @dataclass(frozen=True)
@@ -97,20 +78,15 @@ class StoredRollouts:
     def __init__(self, job: RolloutJob) -> None:
         path = job.rollouts
         self._job = job
-        self._steps = None if job.step is None else _parse_steps(job.step)
-        self._in_run = Path(path).is_dir()
-        if job.stage is not None and not self._in_run:
-            raise UserError(f"--stage selects a file of a run folder, and {path!r} is none: leave it out")
-        self.files = _run_files(Path(path), job.stage) if self._in_run else find_files(path)
+        self._selected = SelectedRollouts(job, path)
+        self.files = run_files(Path(path), job.stage) if Path(path).is_dir() else find_files(path)
         self.incomplete: list[str] = []
 
     def count(self) -> int:
         """Return how many groups there are, after a look at every line; a `UserError` when there are none."""
         count = sum(1 for _ in self._limited())
         if not count:
-            flags = {"--stage": self._job.stage, "--kind": self._job.kind, "--step": self._job.step}
-            given = " ".join(f"{name} {value}" for name, value in flags.items() if value is not None)
-            raise UserError(f"no group is left of {len(self.files)} file(s) with {given}: select more")
+            raise UserError(f"no group is left of {len(self.files)} file(s) with {self._job.flags}: select more")
         return count
 
     def __iter__(self) -> Iterator[StoredGroup]:
@@ -128,12 +104,17 @@ class StoredRollouts:
         for file, number, row in self._rows():
             place = where(self.files, Place(file, number))
             try:
-                form = self._form(row, first)
+                form = form_of(row)
                 first = first or form
-                if form == _TABLE:
+                if form != first:
+                    raise RowError(f"this is a {form}, but the first line is a {first}: score them separately")
+                self._selected.require_form(form)
+                if not self._selected.takes(row):
+                    continue
+                if form == TABLE:
                     if (complete := table.add(row, names[file], number, place)) is not None:
                         yield self.files[file], place, complete
-                elif self._is_selected(row):
+                else:
                     yield self.files[file], place, row
             except RowError as error:
                 raise UserError(f"{place}: {error}") from None
@@ -145,35 +126,10 @@ class StoredRollouts:
         for place, row in read_rows(self.files):
             if not isinstance(row, RowError):
                 yield place.file, place.number, row
-            elif self._in_run and row.unfinished:  # the run is still going, or was killed
+            elif self._selected.in_run and row.unfinished:  # the run is still going, or was killed
                 self.incomplete.append(f"{where(self.files, place)} is incomplete, as by a stopped run: left out")
             else:
                 raise UserError(f"{where(self.files, place)}: {row}")
-
-    def _form(self, row: Mapping[str, Any], first: str) -> str:
-        form = next((form for form, keys in _FORMS.items() if keys <= row.keys()), _TABLE)
-        if first and form != first:
-            raise RowError(f"this is a {form}, but the first line is a {first}: score them separately")
-        if form != "group of a run" and (self._job.kind is not None or self._steps is not None):
-            raise RowError(f"this is a {form}, which has no step or kind: leave out --kind and --step")
-        return form
-
-    def _is_selected(self, row: Mapping[str, Any]) -> bool:
-        return self._job.kind in (None, row.get("kind")) and (self._steps is None or row.get("step") in self._steps)
-
-
-def _run_files(folder: Path, stage: str | None) -> list[Path]:
-    inner = folder / "rollouts"
-    if not inner.is_dir():
-        raise UserError(
-            f"{str(folder)!r} has no folder rollouts, so it is no run: name a run folder, or a JSONL or Parquet file"
-        )
-    files = {file.stem: file for file in sorted(inner.glob("*.jsonl")) if file.stat().st_size}
-    if not files:
-        raise UserError(f"{str(inner)!r} has no rollouts: the run has not reached a stage that writes some")
-    if stage is not None and stage not in files:
-        raise UserError(f"the run has no rollouts of a stage {stage!r}.{nearest(stage, files)} Known: {listing(files)}")
-    return [files[stage]] if stage is not None else list(files.values())
 
 
 def _parse_group(file: Path, place: str, raw: Any) -> StoredGroup:

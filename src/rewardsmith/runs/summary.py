@@ -115,6 +115,8 @@ _SHARES = {
 _PART_SHARES = {"accuracy_fresh", "accuracy_after", "accuracy_running", "steps/found", "steps/chance"}
 _RARE = ("failed", "truncated", "undecided", "tied")  # shown only when there is some of it
 _FOUND, _CHANCE = "/steps/found", "/steps/chance"
+_SOURCE = re.compile(r"validation/sources/[^/]+/")
+_MAIN = ("mean@", "accuracy", "mad")  # of what is measured by source, a result of the stage
 _CURVES_ONLY = ("/steps/judged", "/logit_right", "/logit_wrong")
 
 
@@ -123,6 +125,7 @@ def results(before: Mapping[str, float | None], after: Mapping[str, float | None
     rare = {f"validation/{name}" for name in _RARE}
     left_out = {name for name in rare if not (before.get(name) or after.get(name))}
     left_out |= {chance_of(name) for name in after}  # shown in the row of what it is compared with
+    left_out |= {name for name in after if (at := _SOURCE.match(name)) and not name[at.end() :].startswith(_MAIN)}
     return [name for name in after if name not in left_out and not name.endswith(_CURVES_ONLY)]
 
 
@@ -136,6 +139,7 @@ def is_share(name: str, validations: Iterable[Mapping[str, float | None]] = ()) 
 
     The mean of a reward is one if it equals pass@1 in all `validations` so far: then the reward is right or wrong.
     """
+    name = _SOURCE.sub("validation/", name)
     prefix = next((prefix for prefix in ("validation/", "learned/") if name.startswith(prefix)), "")
     first, _, rest = name.removeprefix(prefix).partition("/")
     base = first.partition("@")[0]

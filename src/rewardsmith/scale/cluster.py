@@ -22,10 +22,11 @@ from verl.workers.rollout.llm_server import LLMServerManager
 import rewardsmith.scale.cpu_rollout  # noqa: F401 it registers the servers of the CPU
 from rewardsmith.engines.model_settings import ModelSettings
 from rewardsmith.errors import UserError
+from rewardsmith.scale.packed_engine import SCALAR
 from rewardsmith.scale.ray_start import start_ray
 from rewardsmith.scale.scale_settings import CPU_ROLLOUT, GROUPS_PER_GPU, ScaleSettings
 from rewardsmith.scale.verl_config import model_config
-from rewardsmith.scale.workers import SCALAR, PolicyWorker, RowWorker
+from rewardsmith.scale.workers import PolicyWorker, RowWorker
 
 STOP_TIMEOUT = 60.0  # seconds in which Ray must have ended a rollout server
 

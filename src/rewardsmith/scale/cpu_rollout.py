@@ -12,7 +12,6 @@ import ray
 import torch
 from torch import Tensor
 from verl.workers.engine import EngineRegistry
-from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 from verl.workers.rollout import base
 from verl.workers.rollout.base import BaseRollout
 from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry, TokenOutput
@@ -21,8 +20,8 @@ from rewardsmith.engines.embedded.engine import EmbeddedEngine
 from rewardsmith.engines.embedded.generate import GenerationRequest
 from rewardsmith.engines.model_settings import ModelSettings
 from rewardsmith.engines.protocol import Sampling
+from rewardsmith.scale.packed_engine import SCALAR, LanguageEngine, ScalarHeadEngine
 from rewardsmith.scale.scale_settings import CPU_ROLLOUT as ROLLOUT
-from rewardsmith.scale.workers import SCALAR, ScalarHeadEngine
 
 
 class CpuServer:
@@ -132,7 +131,7 @@ class _WithoutPinnedMemory:
 
 
 @EngineRegistry.register(model_type="language_model", backend="fsdp2", device="cpu")
-class CpuLanguageEngine(_WithoutPinnedMemory, FSDPEngineWithLMHead):
+class CpuLanguageEngine(_WithoutPinnedMemory, LanguageEngine):
     """verl's FSDP engine on a CPU."""
 
 

@@ -73,18 +73,21 @@ def worker_error(error: BaseException) -> UserError | None:
 
     if not isinstance(error, RayError):
         return None
-    text = _ESCAPES.sub("", str(error)).strip()
-    resumes = "The same command resumes from the last checkpoint"
-    if "OutOfMemoryError" in text:
+    lines = [line.strip() for line in _ESCAPES.sub("", str(error)).strip().splitlines()]
+    if any("OutOfMemoryError" in line for line in lines):
         return UserError(
-            f"a GPU of the cluster has not enough memory: {text.splitlines()[-1]}. Lower models.NAME.tokens_per_pass or"
+            f"a GPU of the cluster has not enough memory: {lines[-1]}. Lower models.NAME.tokens_per_pass or"
             " scale.rollout.memory_share, or set recompute = true for the model or scale.offload = true; then run the"
             " same command with --accept-changes"
         )
-    if isinstance(error, RayTaskError) and not any(sign in text for sign in _PEER_DIED):
+    if getattr(error, "actor_init_failed", False):
+        return UserError(f"a worker of the cluster cannot start: {lines[-1]} (run.log has the whole message)")
+    if isinstance(error, RayTaskError) and not any(sign in line for line in lines for sign in _PEER_DIED):
         return None  # an error in the code that a worker ran: its traceback is what helps
-    cause = next((line for line in text.splitlines() if "died" in line or "killed" in line), text.splitlines()[-1])
-    return UserError(f"a worker of the cluster died: {cause.strip()} Ray's logs have more. {resumes}")
+    cause = next((line for line in lines if "died" in line or "killed" in line), lines[-1])
+    return UserError(
+        f"a worker of the cluster died: {cause} Ray's logs have more. The same command resumes from the last checkpoint"
+    )
 
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")  # colours

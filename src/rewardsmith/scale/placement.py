@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 
 from rewardsmith.config import Chosen
@@ -13,23 +12,17 @@ from rewardsmith.scale.scale_settings import ScaleSettings
 SERVER_SHARE = 0.9  # of the memory, which vLLM and SGLang take where a recipe does not say
 
 
-def trainer_gpus(scale: ScaleSettings) -> list[int]:
-    """Return the GPUs that a Ray of this run gives to the trainer: the first ones that this process may use."""
-    visible = [int(text) for text in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if text.strip().isdigit()]
-    return (visible or list(range(scale.gpus_per_node)))[: scale.gpus_per_node]
-
-
 def own_gpus(models: Mapping[str, Chosen], scale: ScaleSettings) -> list[int]:
     """Return the GPUs that managed servers have for themselves."""
     servers = [model.settings for model in models.values() if isinstance(model.settings, ManagedSettings)]
-    return sorted({gpu for server in servers for gpu in server.devices or []} - set(trainer_gpus(scale)))
+    return sorted({gpu for server in servers for gpu in server.devices or []} - {*range(scale.gpus_per_node)})
 
 
 def placement_problems(models: Mapping[str, Chosen], scale: ScaleSettings) -> Iterator[Problem]:
     """Yield a problem for each managed server for which there would be no memory on one of its GPUs."""
     if scale.device == "cpu":
         return
-    trainer = trainer_gpus(scale)
+    trainer = range(scale.gpus_per_node)  # Ray gives it the first ones
     taken = dict.fromkeys(trainer, scale.rollout.memory_share)
     for name, model in models.items():
         server = model.settings

@@ -6,6 +6,7 @@ import os
 import platform
 import socket
 import sys
+import time
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -24,6 +25,7 @@ from rewardsmith.errors import UserError
 from rewardsmith.scale.scale_settings import GROUPS_PER_GPU, ScaleSettings
 
 CONNECT_TIMEOUT = 10.0  # seconds in which the head node must accept a connection
+JOIN_TIMEOUT = 60.0  # seconds in which nodes that are missing may still join a cluster
 NODE_TIMEOUT = 180.0  # seconds in which every node must run a first task
 SAME_EVERYWHERE = ("rewardsmith", "verl", "ray", "torch", "transformers")
 
@@ -59,7 +61,8 @@ def start_ray(scale: ScaleSettings, folder: Path, reserved: Sequence[int] = ()) 
             log_to_driver=False,  # what the workers print stays in Ray's own logs; their errors come here
         )
     except (ConnectionError, RuntimeError) as error:
-        raise UserError(f"scale.address = {scale.address!r}: cannot join Ray: {error}") from error
+        what = f'scale.address = "{scale.address}": cannot join Ray' if scale.address else "cannot start Ray"
+        raise UserError(f"{what}: {error}") from error
     try:
         _require_room(scale)
         _require_reserved(scale, reserved)
@@ -94,8 +97,13 @@ def _require_answer(address: str) -> None:
 def _require_room(scale: ScaleSettings) -> None:
     """Raise a `UserError` unless the nodes of Ray, when nothing else runs, have room for the run."""
     per_node = {"GPU": scale.gpus_per_node, "CPU": scale.gpus_per_node * GROUPS_PER_GPU}
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    room = sum(min(int(node.get(kind, 0)) // wanted for kind, wanted in per_node.items()) for node in nodes)
+    deadline = time.monotonic() + (JOIN_TIMEOUT if scale.address else 0)
+    while True:
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        room = sum(min(int(node.get(kind, 0)) // wanted for kind, wanted in per_node.items()) for node in nodes)
+        if room >= scale.nodes or time.monotonic() >= deadline:
+            break
+        time.sleep(1)
     if room < scale.nodes:  # verl would wait for ever
         found = ", ".join(f"{node.get('GPU', 0):g} GPUs and {node.get('CPU', 0):g} CPUs" for node in nodes)
         raise UserError(

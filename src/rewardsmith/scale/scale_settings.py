@@ -20,6 +20,9 @@ class RolloutSettings(Settings):
     tensor_parallel: int = Field(default=1, ge=1, description="GPUs of one server")
     memory_share: float = Field(default=0.5, gt=0, lt=1, description="share of the GPU memory for weights and KV cache")
     max_sequences: int = Field(default=1024, ge=1, description="answers that one server writes at a time")
+    seeded: bool = Field(
+        default=False, description="a seed for each answer: runs repeat, apart from rounding; vLLM samples slower"
+    )
 
 
 class ScaleSettings(Settings):

@@ -6,12 +6,14 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize_config_module
 from omegaconf import DictConfig, OmegaConf
 
+from rewardsmith.engines.embedded.attention import ATTENTION
 from rewardsmith.engines.model_settings import ModelSettings
 from rewardsmith.errors import UserError, nearest
 from rewardsmith.scale.scale_settings import CPU_ROLLOUT, ScaleSettings
@@ -90,17 +92,17 @@ def model_config(settings: ModelSettings, name: str, folder: Path | str, scale: 
     start = "init" if settings.copy_of is None else "copy_of"
     verl.put(f"{MODEL}.path", str(folder), f"{model}.{start}")
     # Sequence parallelism of verl is a patch of FlashAttention: with another attention each GPU would read its share.
-    attention = "sdpa" if scale.sequence_parallel == 1 else "flash_attention_2"
-    verl.put(f"{MODEL}.override_config", {"attn_implementation": attention})
-    verl.put(f"{MODEL}.use_remove_padding", not cpu)
+    flash = scale.sequence_parallel > 1 or (not cpu and find_spec("flash_attn") is not None)
+    verl.put(f"{MODEL}.override_config", {"attn_implementation": "flash_attention_2" if flash else ATTENTION})
+    verl.put(f"{MODEL}.use_remove_padding", True)
     verl.put(f"{MODEL}.enable_gradient_checkpointing", settings.recompute, f"{model}.recompute")
     if settings.lora is not None:
         verl.put(f"{MODEL}.lora_rank", settings.lora.rank, f"{model}.lora.rank")
         verl.put(f"{MODEL}.lora_alpha", settings.lora.alpha, f"{model}.lora.alpha")
         verl.put(f"{MODEL}.target_modules", settings.lora.targets, f"{model}.lora.targets")
+        verl.put(f"{MODEL}.lora.merge", True)  # the servers get merged weights
         if settings.lora.init is not None:
             verl.put(f"{MODEL}.lora_adapter_path", settings.lora.init, f"{model}.lora.init")
-        verl.put(f"{MODEL}.lora.merge", True)  # the servers get whole weights, which are published too
     # ---- learning
     tokens = settings.tokens_per_pass or TOKENS_PER_PASS
     verl.put(f"{ACTOR}.strategy", scale.strategy, "scale.strategy")

@@ -46,9 +46,7 @@ class VerlEngine(ModelText):
     ) -> None:
         super().__init__(tokenizer, settings, name)
         self.device = torch.device("cpu")  # of the tensors that it takes and returns
-        # An adapter is merged for the servers in bfloat16: what they sample with is not what learns.
-        exact = cluster.scale.device == "cpu" and settings.lora is None
-        self.dtype = torch.float32 if exact else torch.bfloat16
+        self.dtype = torch.float32 if cluster.scale.device == "cpu" else torch.bfloat16
         self.stop_ids = tuple(sorted({*stop_ids, self._end}))
         self._cluster, self._workers, self._config, self._path = cluster, workers, config, path
         self._version = 0  # counts the updates
@@ -109,9 +107,10 @@ class VerlEngine(ModelText):
             "min_tokens": sampling.min_tokens,
             "stop": list(sampling.stop),
             "stop_token_ids": sorted({*self.stop_ids, *sampling.stop_tokens}),
-            "seed": seed,
             "logprobs": True,
         }
+        if self._cluster.scale.rollout.seeded:
+            parameters["seed"] = seed
         if self._cluster.scale.device == "cpu":  # our own server, which draws as the embedded engine does
             parameters = {"sampling": sampling.model_dump_json(), "draw": draw}
         output = await client.generate(f"{self.name}-{seed}", prompt_ids=prompt.tolist(), sampling_params=parameters)

@@ -8,30 +8,26 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from importlib.metadata import entry_points
 from typing import Any
 
 import numpy as np
 import torch
-from peft import PeftModel
 from tensordict import TensorDict
 from torch import Tensor
-from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
-from verl.models.transformers.monkey_patch import apply_monkey_patch
+from torch.distributed.tensor import DTensor
+from transformers import AutoModelForSequenceClassification
 from verl.single_controller.base.decorator import Dispatch, make_nd_compute_dataproto_dispatch_fn, register
 from verl.utils import tensordict_utils as tu
 from verl.utils.device import get_device_id, get_device_name
 from verl.utils.distributed import initialize_global_process_group_ray
-from verl.workers.engine import EngineRegistry
-from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithValueHead
 from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 
 from rewardsmith.engines.protocol import Outputs, Row
 from rewardsmith.learning import OptimizerSettings
-
-SCALAR = "rewardsmith_scalar"  # the model type of a scalar head, in verl's registry
+from rewardsmith.scale.packed_engine import SCALAR
 
 
 def pack_rows(rows: Sequence[Row], numbers: Sequence[int], **options: Any) -> TensorDict:
@@ -88,6 +84,26 @@ def row_loss(loss: Any, model_output: dict[str, Tensor], data: TensorDict, dp_gr
     return total, {}
 
 
+def full_weights(module: Any, device: Any, scaling: float) -> Iterator[tuple[str, Tensor]]:
+    """Yield the weights in full under their Hugging Face names; an adapter is merged: W + (α/r) B A."""
+    shards = module.state_dict()
+    for name, shard in shards.items():
+        if ".lora_" in name:
+            continue
+        weight = gather(shard, device)
+        layer = name.removesuffix(".base_layer.weight")
+        if layer != name and f"{layer}.lora_A.default.weight" in shards:
+            a, b = (gather(shards[f"{layer}.lora_{one}.default.weight"], device) for one in "AB")
+            weight = (weight.float() + scaling * b.float() @ a.float()).to(weight.dtype)
+        yield name.removeprefix("base_model.model.").replace(".base_layer.", "."), weight
+
+
+def gather(shard: Tensor, device: Any) -> Tensor:
+    """Return a tensor of which each rank has a part."""
+    shard = shard.detach().to(device)
+    return shard.full_tensor() if isinstance(shard, DTensor) else shard
+
+
 def require_plugins() -> None:
     """Raise unless this process has what verl should have loaded: it keeps quiet about a plug-in that fails."""
     if os.environ.get("VERL_PLATFORM") == "cpu" != get_device_name():
@@ -113,6 +129,12 @@ class RowWorker(TrainingWorker):
             initialize_global_process_group_ray(backend="gloo")  # verl would name gloo twice, which torch refuses
         super().__init__(config)
         self._learns = False
+        if self.model_config.lora_rank:  # what rollout servers get: verl's own way rounds merged weights to bfloat16
+            self.engine.get_per_tensor_param = lambda **_: (self._weights(), None)
+
+    def _weights(self) -> Iterator[tuple[str, Tensor]]:
+        rank, alpha = self.model_config.lora_rank, self.model_config.lora_alpha
+        return full_weights(self.engine.module, get_device_id(), alpha / rank if rank else 0.0)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def learn_with(self, settings: OptimizerSettings) -> None:
@@ -134,7 +156,7 @@ class RowWorker(TrainingWorker):
     def set_loss(self, pickled: bytes) -> None:
         """Take the loss of the next update, and the meter that it fills."""
         # torch.load moves the tensors that the loss has captured to the device.
-        loss, self._meter = torch.load(io.BytesIO(pickled), map_location=get_device_id(), weights_only=False)
+        loss, self._meter = torch.load(io.BytesIO(pickled), map_location=get_device_name(), weights_only=False)
         self.loss_fn: Any = partial(row_loss, loss)
 
     @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="train"))
@@ -182,20 +204,18 @@ class RowWorker(TrainingWorker):
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def publish(self, folder: str) -> None:
         """Write a Hugging Face folder; gathering the weights takes every rank."""
-        weights, _ = self.engine.get_per_tensor_param()
-        gathered = {name: tensor.detach().float().cpu() for name, tensor in weights if name != "score.bias"}
+        weights = {name: tensor.float().cpu() for name, tensor in self._weights() if name != "score.bias"}
         module, config = self.engine.module, self.model_config.hf_config
-        if isinstance(module, PeftModel):
-            state = {name: tensor for name, tensor in module.state_dict().items() if ".lora_" in name}
-            adapter = {name: getattr(tensor, "full_tensor", lambda t=tensor: t)() for name, tensor in state.items()}
+        if self.model_config.lora_rank:
+            adapter = {name: gather(t, "cpu") for name, t in module.state_dict().items() if ".lora_" in name}
             if self.rank == 0:
                 module.save_pretrained(f"{folder}/adapter", state_dict=adapter)
-            module = module.get_base_model()
+            module = module.base_model.model
         if self.rank == 0:
             if self.config.model_type == SCALAR:
                 with torch.device("meta"):
                     module = AutoModelForSequenceClassification.from_config(config)  # type: ignore[no-untyped-call]
-            module.save_pretrained(folder, state_dict=gathered)
+            module.save_pretrained(folder, state_dict=weights)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def take_meter(self) -> Any:
@@ -245,29 +265,3 @@ class PolicyWorker(ActorRolloutRefWorker):
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def publish(self, folder: str) -> None:  # noqa: D102
         self.actor.publish(folder)
-
-
-@EngineRegistry.register(model_type=SCALAR, backend=["fsdp", "fsdp2"], device=["cuda", "npu"])
-class ScalarHeadEngine(FSDPEngineWithValueHead):
-    """A model with a scalar head that is read at every token, in the format of a sequence classifier.
-
-    transformers gives the head of a token classifier a bias, which a sequence classifier has not: it stays 0.
-    """
-
-    def _build_module(self) -> Any:
-        config = self.model_config.hf_config
-        config.num_labels, config.classifier_dropout = 1, 0.0
-        module, loaded = AutoModelForTokenClassification.from_pretrained(
-            self.model_config.local_path, dtype=torch.float32, config=config, output_loading_info=True
-        )
-        torch.nn.init.zeros_(module.score.bias).requires_grad_(False)
-        if "score.weight" in loaded["missing_keys"]:
-            torch.nn.init.zeros_(module.score.weight)
-        apply_monkey_patch(
-            module,
-            use_remove_padding=self.use_remove_padding,
-            ulysses_sp_size=self.engine_config.ulysses_sequence_parallel_size,
-        )
-        if self.model_config.enable_gradient_checkpointing:
-            module.gradient_checkpointing_enable({"use_reentrant": False})
-        return module

@@ -8,14 +8,14 @@ messages = ranking_prompt(template, values, ["Hello", "Bye"], RankingFormat("bot
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from decimal import Decimal
 from typing import Literal
 
 from rewardsmith.text.answers import final
 from rewardsmith.text.quoting import harmless, quote, shortened
-from rewardsmith.text.rankings import RANKING_HEADER, SCORES_HEADER, Output, letters_of
+from rewardsmith.text.rankings import NOUN, RANKING_HEADER, SCORES_HEADER, Output, letters_of
 from rewardsmith.text.templates import Template, load_template
 from rewardsmith.types import Message, Prompt
 
@@ -94,12 +94,16 @@ RANKING_PLACES = ("question", "source_text", "source_language", "target_language
 
 @dataclass(frozen=True)
 class RankingFormat:
-    """What a judge writes: a ranking, scores, or both; scores from `lowest` to `highest`."""
+    """What a judge writes: a ranking, scores, or both; scores from `lowest` to `highest`.
+
+    `noun` is what the prompt calls the candidates: `Translation A:`.
+    """
 
     output: Output = "both"
     lowest: float = 0.0
     highest: float = 10.0
     decimals: bool = False
+    noun: str = NOUN
 
     def task(self) -> str:
         """Return the sentence that says what the judge has to do."""
@@ -153,14 +157,50 @@ def ranking_prompt(
     quoted: bool = False,
 ) -> tuple[Message, ...]:
     """Return the messages for a judge that ranks 2 to 26 hostile candidates, which may be quoted already."""
-    listed = show_candidates(candidates if quoted else list(map(quote, candidates)))
+    listed = show_candidates(candidates if quoted else list(map(quote, candidates)), form.noun)
     return template.render({**values, "task": form.task(), "format": form.example(), "candidates": listed})
 
 
-def show_candidates(quoted: Sequence[str]) -> str:
-    """Return quoted candidates for a prompt, each under its letter."""
+def show_candidates(quoted: Sequence[str], noun: str = NOUN) -> str:
+    """Return quoted candidates for a prompt, each under the noun and its letter."""
     named = zip(letters_of(len(quoted)), quoted, strict=True)
-    return "\n\n".join(f"Candidate {letter}:\n{text}" for letter, text in named)
+    return "\n\n".join(f"{noun} {letter}:\n{text}" for letter, text in named)
+
+
+# ---- identity of a judge's prompt ----------------------------------------------------------------------------------
+
+PromptIdentity = Mapping[str, str | float | bool]
+"""What the prompts of a judge depend on apart from the material, by the names of the reward's settings."""
+
+
+def grading_identity(template: Template, quoting: str) -> PromptIdentity:
+    """Return the identity of prompts for grading."""
+    return {**template.facts(), "quoting": quoting}
+
+
+def ranking_identity(template: Template, form: RankingFormat, criteria: str) -> PromptIdentity:
+    """Return the identity of prompts for ranking."""
+    return {**template.facts(), **asdict(form), "criteria": criteria.strip()}
+
+
+def is_identity(value: object) -> bool:
+    """Return whether a value from a file is the identity of a prompt."""
+    return (
+        isinstance(value, dict)
+        and {"template", "template_sha256"} <= value.keys()
+        and all(isinstance(one, str | float | int) for one in value.values())
+    )
+
+
+def different_settings(one: PromptIdentity, other: PromptIdentity) -> Iterator[tuple[str, object, object]]:
+    """Yield each setting in which two prompts differ, with both values; what only one of them has does not count.
+
+    Templates are compared by their text, whatever they are called.
+    """
+    for name in one:
+        if name != "template" and name in other and one[name] != other[name]:
+            setting = name.removesuffix("_sha256")
+            yield setting, one[setting], other[setting]
 
 
 # ---- scalar reward models ----------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from string import ascii_uppercase
 from typing import Literal, NamedTuple
 
@@ -29,6 +30,12 @@ Output = Literal["both", "ranking", "scores"]
 
 Strictness = Literal["lenient", "strict", "exact"]
 """How much of the form is overlooked; see `parse_ranking`."""
+
+NOUN = "Candidate"
+"""What a prompt calls the candidates, unless a recipe has another noun: `Candidate A:`."""
+
+NOUN_PATTERN = r"^[^\W\d_][\w '-]{0,38}[^\W_]$"
+"""A noun stands in a prompt unquoted: 2 to 40 letters, digits, spaces, dashes and apostrophes."""
 
 MAX_CANDIDATES = len(ascii_uppercase)
 RANKING_HEADER = "### Final Ranking:"
@@ -56,7 +63,6 @@ _HEADER = re.compile(  # "Scores:", "Final ranking, best first:"; a letter by it
     r"(?i:(?:the\s+|my\s+)?(?:final\s+|overall\s+)?(?:ranking|rank|order|scores?|ratings?))\b"
     r"(?:(?:(?!\b[A-Z]\b)[^:>=]){0,40}:\s*|\s*\Z)"
 )
-_NOUN = re.compile(r"\b(?i:candidate|translation|response|answer|option)\s+(?=[A-Z]\b)")
 _TABLE_ROW = re.compile(r"\|\s*([A-Z])\s*\|\s*([^|]{1,40}?)\s*\|?")
 _REMARK = re.compile(r"\s*\((?![^()]*\b[A-Z]\b)[^()0-9]{1,200}\)")  # (tie), (clear and short)
 _SENTENCE = re.compile(r"\b(?!(?:nan|inf|out|of|points?|and)\b)[a-z]{2,}\b")  # A > B because …
@@ -107,7 +113,7 @@ def write_levels(levels: Levels) -> str:
     return " > ".join(" = ".join(level) for level in levels)
 
 
-def write_ranking(scores: Mapping[str, float], analysis: str = "", output: Output = "both") -> str:
+def write_ranking(scores: Mapping[str, float], analysis: str = "", output: Output = "both", noun: str = NOUN) -> str:
     """Return the reply of a perfect judge, which `parse_ranking` reads back in its exact way too.
 
     Lines at the end of the analysis that are themselves a verdict are left out.
@@ -120,15 +126,15 @@ def write_ranking(scores: Mapping[str, float], analysis: str = "", output: Outpu
         "ranking": [RANKING_HEADER, write_levels(levels)],
         "scores": [line],
     }[output]
-    before = without_verdict(analysis)
+    before = without_verdict(analysis, noun)
     return "\n\n".join([before, *parts] if before else parts) + "\n"
 
 
-def without_verdict(analysis: str) -> str:
+def without_verdict(analysis: str, noun: str = NOUN) -> str:
     """Return an analysis without the lines at its end that are blank, a header, a ranking or scores."""
     lines = analysis.rstrip().split("\n")
     while lines and len(lines[-1]) <= MAX_LINE:
-        line, _ = _clean(lines[-1])
+        line, _ = _clean(lines[-1], noun)
         if line and not _RANKING.fullmatch(line) and not all(map(_ENTRY.fullmatch, re.split(_BETWEEN, line))):
             break
         lines.pop()
@@ -147,6 +153,7 @@ def parse_ranking(
     highest: float = 10.0,
     decimals: bool = False,
     strictness: Strictness = "lenient",
+    noun: str = NOUN,
 ) -> RankingVerdict:
     """Parse a verdict.
 
@@ -154,8 +161,8 @@ def parse_ranking(
       the header lines say does not matter.
     - `exact` wants the words of the headers too.
     - `lenient` takes the last ranking and the last scores under a header, or else the last that it finds. It
-      overlooks markup, a noun before a letter, missing or reworded headers, one score per line or table row, remarks in
-      parentheses, `8/10` where 10 is the highest score, and text after the verdict. Quotations and fenced blocks are
+      overlooks markup, the noun before a letter, missing or reworded headers, one score per line or table row, remarks
+      in parentheses, `8/10` where 10 is the highest score, and text after the verdict. Quotations and fenced blocks are
       not the judge's own, unless the reply ends with the block and has nothing like a verdict outside.
 
     Scores must lie in `lowest` to `highest`; `decimals` allows 7.5. A reason of `Unparsable` is such as
@@ -163,7 +170,7 @@ def parse_ranking(
     """
     lenient = strictness == "lenient"
     if lenient:
-        found = parse_own_words(reply, lambda own: _find(reply, own, len(letters), output))
+        found = parse_own_words(reply, lambda own: _find(reply, own, len(letters), output, noun))
     else:
         found = _find_strictly(reply, output, strictness)
     scores: dict[str, float] = {}
@@ -211,8 +218,8 @@ class _Line(NamedTuple):
     headed: bool
 
 
-def _find(text: str, own: str, count: int, output: Output) -> _Verdict:
-    lines = _lines(own.split("\n"))
+def _find(text: str, own: str, count: int, output: Output, noun: str) -> _Verdict:
+    lines = _lines(own.split("\n"), noun)
     ranking, scores, start = "", list[str](), len(text)
     if output != "ranking":
         at = _last(lines, _LIKE_SCORES)
@@ -232,15 +239,15 @@ def _find(text: str, own: str, count: int, output: Output) -> _Verdict:
         ranking, start = _REMARK.sub("", lines[at].text), min(start, lines[at].at)
         if not _RANKING.fullmatch(ranking):
             raise Unparsable("no ranking line", f"the last that looks like one is {ranking[:80]!r}")
-    return _Verdict(ranking, scores, without_verdict("\n".join(text.split("\n")[:start])))
+    return _Verdict(ranking, scores, without_verdict("\n".join(text.split("\n")[:start]), noun))
 
 
-def _lines(lines: Sequence[str]) -> list[_Line]:
+def _lines(lines: Sequence[str], noun: str) -> list[_Line]:
     """Return the lines at the end that are not empty, and whether they stand under a header of their kind."""
     found, header = list[_Line](), ""
     first = max(0, len(lines) - MAX_LINES)
     for index, raw in enumerate(lines[first:], first):
-        line, named = _clean(raw) if len(raw) <= MAX_LINE else ("", "")
+        line, named = _clean(raw, noun) if len(raw) <= MAX_LINE else ("", "")
         header = named or header
         if not line:
             continue
@@ -261,18 +268,25 @@ def _last(lines: Sequence[_Line], pattern: re.Pattern[str]) -> int | None:
     return max(alike, key=lambda i: (lines[i].headed, i), default=None)
 
 
-def _clean(line: str) -> tuple[str, str]:
+def _clean(line: str, noun: str) -> tuple[str, str]:
     """Return a line without markup, header and nouns, and the kind of the header: `ranking`, `scores` or "".
 
     A table row with one score becomes `B: 8`.
     """
     line = _BULLET.sub("", _MARKUP.sub("", normalise(line)).strip(), count=1)
     header = _HEADER.match(line)
-    line = _NOUN.sub("", line[header.end() :] if header else line).strip()
+    line = _noun_pattern(noun).sub("", line[header.end() :] if header else line).strip()
     if row := _TABLE_ROW.fullmatch(line):
         line = f"{row[1]}: {row[2]}"
     kind = "" if header is None else "scores" if re.search("(?i)score|rating", header[0]) else "ranking"
     return line if re.fullmatch(r"\|.*\|", line) else line.rstrip(".,;| "), kind
+
+
+@lru_cache(maxsize=64)
+def _noun_pattern(noun: str) -> re.Pattern[str]:
+    """Return a pattern for the noun before a letter: that of the prompt, or a common one."""
+    own = re.escape(noun) + (r"\s+" if noun[-1].isascii() else r"\s*")  # Chinese has no space there
+    return re.compile(rf"\b(?i:(?:candidate|translation|response|answer|option)\s+|{own})(?=[A-Z]\b)")
 
 
 def _scores(

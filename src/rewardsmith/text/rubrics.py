@@ -31,17 +31,24 @@ MAX_CRITERIA = 200
 MAX_POINTS = 10_000
 """In all, and for one: a judge writes the number out."""
 
+MAX_REPLY_CHARS = 20_000
+"""At the end of a reply, in which the kind of fault is looked for."""
+
 DECIMALS = 6
 """Of points: those that a judge is shown are those that are counted."""
 
 
 @dataclass(frozen=True)
 class Criterion:
-    """What an answer should do, its points (negative for a fault), and the name of its part in a score."""
+    """What an answer should do, its points (negative for a fault), and the name of its part in a score.
+
+    `fault` is the kind of fault of an answer that loses the points, "" where it has no name.
+    """
 
     text: str
     points: float
     name: str
+    fault: str = ""
 
 
 class InvalidCriteria(ValueError):  # noqa: N818
@@ -144,6 +151,31 @@ def _one_of(names: Mapping[str, str]) -> BeforeValidator:
         return spellings[_folded(value)]
 
     return BeforeValidator(name)
+
+
+OTHER_FAULT = "other"
+
+_FAULT_LINE = re.compile(r"^[\W_]*fault[\W_]*[:：]([^\n]{1,80})$", re.IGNORECASE | re.MULTILINE)
+
+
+def parse_fault(reply: str) -> str:
+    """Return the kind of fault that the last line `Fault: NAME` of a reply names, one of `FAILURES` or `other`.
+
+    It is "" without such a line, and for any other word, such as none.
+    """
+    named = _FAULT_LINE.findall(reply[-MAX_REPLY_CHARS:])
+    folded = _folded(named[-1]) if named else ""
+    spellings = {_folded(other): name for other, name in _SYNONYMS.items()} | {_folded(name): name for name in FAILURES}
+    return OTHER_FAULT if folded == OTHER_FAULT else spellings.get(folded, "") if folded else ""
+
+
+def fault_kinds(made_by: object, count: int) -> tuple[str, ...]:
+    """Return the kind of fault that each of `count` criteria looks for, by `criteria_made_by` of a row; "" for none."""
+    checks = made_by.get("checks") if isinstance(made_by, Mapping) else None
+    if not isinstance(checks, list | tuple) or len(checks) != count:
+        return ("",) * count
+    first = [one[0] if isinstance(one, list | tuple) and one else "" for one in checks]
+    return tuple(kind if isinstance(kind, str) and kind in FAILURES else "" for kind in first)
 
 
 def _one_line(value: object) -> str:

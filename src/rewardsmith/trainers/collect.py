@@ -17,7 +17,16 @@ from rewardsmith.records import from_json, to_json
 from rewardsmith.rewards.base import Reward, parts_of, score
 from rewardsmith.rewards.tree import reads_ends
 from rewardsmith.trainers.settings import RolloutStage, SelectSettings
-from rewardsmith.trainers.trainer import Context, Draws, GroupRecord, Report, derive, no_report
+from rewardsmith.trainers.trainer import (
+    HELD_OUT_SEED,
+    Context,
+    Draws,
+    GroupRecord,
+    Report,
+    count_items,
+    derive,
+    no_report,
+)
 from rewardsmith.types import Prompt, Score, ScoredGroup
 
 OnDevice = Callable[[], AbstractAsyncContextManager[None]]
@@ -138,6 +147,7 @@ class StepRollouts:
     rejected: list[tuple[ScoredGroup, str]] = field(default_factory=list)  # with the reason
     counts: Counter[str] = field(default_factory=Counter)  # groups: kept, surplus, reused, too_few, reasons
     rounds: int = 0  # how often prompts were drawn
+    epoch: float | None = None  # passes over the data so far; None where its size is not known
 
     @property
     def fates(self) -> str:
@@ -168,7 +178,8 @@ class Collector:
     """Collects groups to learn from.
 
     `by_parts`: each part of the reward is learned from on its own. `max_length` is that of prompt and answer together,
-    where other models read them too. `limit` is the maximum tokens of a prompt.
+    where other models read them too. `limit` is the maximum tokens of a prompt, `steps` the number of steps of the
+    stage: with `epochs`, as many as passes over the data fill, each with what its first round draws.
     """
 
     def __init__(
@@ -198,6 +209,29 @@ class Collector:
             )
         if stage.max_prompt_tokens is not None:
             self.limit = min(self.limit, stage.max_prompt_tokens)
+        self._items = 0  # prompts of a pass, too long ones included; 0: not counted
+        self.steps = stage.steps or self._steps_of(stage.epochs or 1)
+
+    def _steps_of(self, epochs: int) -> int:
+        """Return how many steps the prompts of some passes over the data fill."""
+        stage, log = self._stage, self._context.log
+        prompts = self._context.source(stage.data).prompts
+        self._items = count_items(prompts(HELD_OUT_SEED), "prompts", stage.data, log)
+        usable, per_step = sum(map(self._fits, prompts(HELD_OUT_SEED))), self._round_size(stage.prompts_per_step)
+        steps = epochs * usable // per_step
+        long = f", {self._items - usable:,} of which have more than {self.limit} tokens" * (usable < self._items)
+        size = f"data.{stage.data} has {self._items:,} prompts{long}"
+        if not steps:
+            raise UserError(
+                f"{size}: epochs = {epochs} would not fill one step, which draws {per_step}. Lower prompts_per_step, or"
+                " raise epochs"
+            )
+        log(f"{size}: epochs = {epochs} are {steps:,} steps of {per_step} prompts")
+        return steps
+
+    def _round_size(self, missing: int) -> int:
+        """Return how many prompts are drawn where so many groups are missing."""
+        return math.ceil(round(missing * self._stage.select.oversample, 6))
 
     async def collect(self, step: int, lap: Lap = lambda _: None) -> StepRollouts:
         """Return up to `prompts_per_step` groups that pass the selection; for `lap` see `generate_and_score`.
@@ -215,7 +249,7 @@ class Collector:
                 rollouts.kept.append(scored)
         while len(rollouts.kept) < stage.prompts_per_step and rollouts.rounds < select.rounds:
             missing = stage.prompts_per_step - len(rollouts.kept)
-            prompts = self._take(math.ceil(round(missing * select.oversample, 6)), rollouts.counts)
+            prompts = self._take(self._round_size(missing), rollouts.counts)
             for scored in await self._generate(prompts, step, rollouts.rounds, lap):
                 rollouts.sampled.append(scored)
                 reason = rejection(scored, select, streams=self._streams, by_parts=self._by_parts)
@@ -230,6 +264,9 @@ class Collector:
         rollouts.rejected += [(scored, "surplus") for scored in surplus]
         rollouts.counts["kept"], rollouts.counts["surplus"] = len(rollouts.kept), len(surplus)
         self._surplus = surplus if select.staleness else []
+        if self._items:
+            passes, taken = self._draws.state()
+            rollouts.epoch = passes + taken / self._items
         return rollouts
 
     def enough(self, rollouts: StepRollouts) -> bool:
@@ -269,20 +306,24 @@ class Collector:
         dropped = 0
         while len(prompts) < count:
             (prompt,) = self._draws.take(1)
-            length = len(self._engine.encode(prompt))
-            if length <= self.limit:
+            if self._fits(prompt):
                 prompts.append(prompt)
                 continue
-            if self._stage.overlong_prompts == "error":
-                raise UserError(
-                    f"prompt {prompt.id!r} has {length} tokens, more than the limit of {self.limit}:"
-                    ' raise max_prompt_tokens, or set overlong_prompts = "drop"'
-                )
             dropped += 1
             if dropped > 1_000 * count:
                 raise UserError(f"{dropped} prompts have more than {self.limit} tokens: raise max_prompt_tokens")
         counts["overlong_prompts"] += dropped
         return prompts
+
+    def _fits(self, prompt: Prompt) -> bool:
+        """Whether a prompt is short enough; a `UserError` if it is not and should be."""
+        length = len(self._engine.encode(prompt))
+        if length > self.limit and self._stage.overlong_prompts == "error":
+            raise UserError(
+                f"prompt {prompt.id!r} has {length} tokens, more than the limit of {self.limit}:"
+                ' raise max_prompt_tokens, or set overlong_prompts = "drop"'
+            )
+        return length <= self.limit
 
     def state(self) -> dict[str, Any]:
         """Return the position in the data, the surplus and how much patience is used up."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from statistics import fmean
 
@@ -38,6 +39,7 @@ def group_metrics(
     counts = sorted(rollouts.counts.items())
     metrics = {f"groups/{fate}": float(count) for fate, count in counts if count or fate == "kept"}
     metrics["groups/rounds"] = float(rollouts.rounds)
+    metrics |= {} if rollouts.epoch is None else {"epoch": rollouts.epoch}
     sampled = rollouts.sampled
     answers = [answer for scored in sampled for answer in scored.group.rollouts]
     lengths = [len(answer.tokens) for answer in answers]
@@ -55,29 +57,26 @@ def group_metrics(
 
 
 def reward_metrics(sampled: Sequence[ScoredGroup], correct_threshold: float | None) -> dict[str, float]:
-    """Return how the reward and each of its parts did: mean, spread, groups without contrast, failures by cause.
+    """Return how the reward and each of its parts did: mean, spread, bounds, contrast, failures by cause.
 
     `reward/judge` is the mean of the part `judge`; `failures/judge/timeout` is the share of the rollouts given to it
     that it could not score in time. Skipped rollouts are no failures. `labels/judge/out-of-range` is the
     share of all rollouts to whose score the part gave that label.
     """
     measured = measure(sampled)
-    whole = measured.pop("")
     values = [score.value for scored in sampled for score in scored.scores if score.value is not None]
     metrics = {"reward/failed": 1 - len(values) / sum(len(scored.scores) for scored in sampled)}
-    if whole.mean is not None and whole.spread is not None:
-        metrics |= {"reward/mean": whole.mean, "reward/spread": whole.spread}
-        if correct_threshold is not None:
-            metrics["reward/accuracy"] = fmean(value >= correct_threshold for value in values)
-    metrics |= {} if whole.flat is None else {"reward/flat": whole.flat}
     for name, part in measured.items():
-        numbers = {"": part.mean, "/spread": part.spread, "/flat": part.flat}
-        metrics |= {f"reward/{name}{key}": value for key, value in numbers.items() if value is not None}
-        shares = {"/skipped": part.skipped, "/dropped": part.dropped}
-        metrics |= {f"reward/{name}{key}": share for key, share in shares.items() if share}
-    for name, part in {"reward": whole, **measured}.items():
-        metrics |= {f"failures/{name}/{kind}": share for kind, share in part.failed.items()}
-        metrics |= {f"labels/{name}/{label}": share for label, share in part.labels.items()}
+        path = f"reward/{name}" if name else "reward"
+        numbers = {path if name else "reward/mean": part.mean, f"{path}/spread": part.spread, f"{path}/min": part.low}
+        numbers |= {f"{path}/max": part.high, f"{path}/flat": part.flat}
+        if name:
+            numbers |= {f"{path}/skipped": part.skipped or None, f"{path}/dropped": part.dropped or None}
+        metrics |= {key: number for key, number in numbers.items() if number is not None}
+        metrics |= {f"failures/{name or 'reward'}/{kind}": share for kind, share in part.failed.items()}
+        metrics |= {f"labels/{name or 'reward'}/{label}": share for label, share in part.labels.items()}
+    if values and correct_threshold is not None:
+        metrics["reward/accuracy"] = fmean(value >= correct_threshold for value in values)
     return metrics
 
 
@@ -104,6 +103,14 @@ def batch_metrics(
         now_BT = batch.sampler_BT if old_BT is None else old_BT
         metrics["policy/kl"] = float((now_BT - reference_BT)[mask_BT].mean())
     return metrics
+
+
+def overlong_metrics(penalty_B: Tensor, mask_BT: Tensor) -> dict[str, float]:
+    """Return the share of the rollouts in the batch that are penalised for their length, and the mean penalty."""
+    penalties = penalty_B[mask_BT.any(-1)]
+    if not len(penalties):
+        return {}
+    return {"overlong/penalised": float((penalties < 0).float().mean()), "overlong/penalty": float(penalties.mean())}
 
 
 def learned_metrics(batch: Batch, advantaged_BT: Tensor, learned_BT: Tensor) -> dict[str, float]:
@@ -155,16 +162,15 @@ class Clock:
         self._last = time.perf_counter()
         self._laps: dict[str, float] = {}
         self._device, self._memory = device, dict[str, float]()
-        if device is not None and device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(device)
+        if device is not None:
+            _gpu_memory()
 
     def lap(self, name: str) -> None:
         """End a part. One that occurs again adds to its time, and keeps the larger memory."""
         now = time.perf_counter()
         self._laps[name] = self._laps.get(name, 0.0) + now - self._last
-        used = _memory_used(self._device)
-        if used is not None:
-            self._memory[name] = max(self._memory.get(name, 0.0), used)
+        for place, used in ({} if self._device is None else _memory_used(self._device)).items():
+            self._memory[f"{place}{name}"] = max(self._memory.get(f"{place}{name}", 0.0), used)
         self._last = now
 
     def metrics(self, sampled: float) -> dict[str, float]:
@@ -174,21 +180,28 @@ class Clock:
         return metrics | {"tokens/s": sampled / max(1e-9, self._laps.get("write", 0.0))}
 
 
-def _memory_used(device: torch.device | None) -> float | None:
-    """Return GiB: on a GPU the peak since the last call, on a CPU what is resident now; None where unknown."""
-    if device is None:
-        return None
-    if device.type == "cuda":
-        peak = torch.cuda.max_memory_allocated(device)
-        torch.cuda.reset_peak_memory_stats(device)
-        return peak / 2**30
-    if device.type != "cpu":
-        return None
-    try:
-        pages = int(STATM.read_bytes().split()[1])
-    except (OSError, ValueError, IndexError):  # not Linux
-        return None
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**30
+def _memory_used(device: torch.device) -> dict[str, float]:
+    """Return GiB: the peak of each GPU since the last call, and what is resident now if `device` is the CPU.
+
+    The key of `device` is empty, that of any other is its name with a slash, such as `cuda:1/`.
+    """
+    used = {"" if place == str(device) else f"{place}/": peak for place, peak in _gpu_memory().items()}
+    if device.type == "cpu":
+        with suppress(OSError, ValueError, IndexError):  # not Linux
+            used[""] = int(STATM.read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**30
+    return used
+
+
+def _gpu_memory() -> dict[str, float]:
+    """Return the peak of each GPU that this process uses, in GiB, and begin a new count."""
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return {}
+    peaks = {}
+    for number in range(torch.cuda.device_count()):
+        if peak := torch.cuda.max_memory_allocated(number):
+            peaks[f"cuda:{number}"] = peak / 2**30
+            torch.cuda.reset_peak_memory_stats(number)
+    return peaks
 
 
 # ---- warnings --------------------------------------------------------------------------------------------------------

@@ -162,6 +162,7 @@ class PolicyObjective:
             imitated_bT = weigh(mask_bT & (self.advantages_BT[rows_b] > 0), torch.float32)
 
         def loss(outputs: Outputs) -> Tensor:
+            outputs = outputs.to(mask_bT.device)
             width = outputs.logprobs_bT.shape[1]
             at = live_k[outputs.rows]
             rows = rows_b[at]
@@ -189,10 +190,10 @@ class PolicyObjective:
 
     def _kl(self, outputs: Outputs, reference_bT: Tensor, mask_bT: Tensor, weights_bT: Tensor) -> Tensor:
         kl = self.stage.kl
-        estimator = "k2" if kl.estimator == "auto" else kl.estimator
+        coefficient, estimator = kl.in_loss
         values = kl_loss(outputs.logprobs_bT, reference_bT, mask_bT, estimator=estimator, unbiased=kl.unbiased)
         self.meter.add("kl_from_reference", outputs.logprobs_bT - reference_bT, mask_bT)
-        return kl.coefficient * reduce(values, weights_bT)
+        return coefficient * reduce(values, weights_bT)
 
 
 @dataclass(frozen=True)
@@ -218,6 +219,7 @@ class CriticObjective:
         weights_bT = reduction(self.stage.reduction)(mask_bT, torch.float32)
 
         def loss(outputs: Outputs) -> Tensor:
+            outputs = outputs.to(mask_bT.device)
             width = outputs.values_bT.shape[1]
             at = live_k[outputs.rows]
             rows, mask = rows_b[at], mask_bT[at, :width]

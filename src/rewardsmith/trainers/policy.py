@@ -31,6 +31,7 @@ from rewardsmith.trainers.metrics import (
     group_metrics,
     latency_metrics,
     learned_metrics,
+    overlong_metrics,
     row_means,
     stream_metrics,
     warn_of_rate,
@@ -65,9 +66,7 @@ class PolicyTrainer(Trainer):
         if stage.kl.coefficient:
             self._reference = Reference(self._policy, context, name=stage.name, model=stage.kl.reference)
         self.reward = context.reward(stage.reward)
-        self._process = ProcessRewards(
-            self.reward, self._policy, stage.sampling, context, name=stage.name, steps=stage.steps
-        )
+        self._process = ProcessRewards(self.reward, self._policy, stage.sampling, context, name=stage.name)
         self._on_device = partial(context.on_device, stage.model)
         learning = [stage.model, stage.critic and stage.critic.model, stage.kl.reference]
         self._learning_on_device = partial(context.on_device, *(name for name in learning if name))
@@ -83,11 +82,11 @@ class PolicyTrainer(Trainer):
             by_parts=self._combine["combine"] == "after",
             max_length=self._process.max_length,
         )
+        self.steps = self._collector.steps
         self._failures = FirstFailures(context.log)
-        self._nothing = NothingToLearn(context.log, stage.name, stage.steps)
+        self._nothing = NothingToLearn(context.log, stage.name, self.steps)
         warn_of_rate(context.log, stage, self._policy.settings.init)
         self._warmup = max(self._process.warmup, stage.critic.warmup if stage.critic else 0)
-        self.steps = stage.steps
         self.learners: dict[str, Engine] = {stage.model: self._policy}
         self._policy.learn_with(stage.optimizer)
         if stage.critic is not None and self._critic is not None:
@@ -105,12 +104,13 @@ class PolicyTrainer(Trainer):
     async def begin(self) -> Update:
         """Measure the policy before it learns."""
         self._make_references(resumed=False)
-        return Update(0, await self._validate(0) if self._stage.validation else {})
+        validation = self._stage.validation
+        return Update(0, await self._validate(0) if validation and validation.due(0, self.steps) else {})
 
     def _make_references(self, *, resumed: bool) -> None:
         if self._reference is not None:
             self._reference.begin(resumed=resumed)
-        self._process.begin(resumed=resumed)
+        self._process.begin(resumed=resumed, steps=self.steps)
 
     async def step(self, number: int) -> Update:
         """Take one step."""
@@ -150,7 +150,7 @@ class PolicyTrainer(Trainer):
         try:
             metrics |= await learn(self.reward, rollouts.sampled)
             clock.lap("update_reward")
-            if self._stage.validation and (number % self._stage.validation.every == 0 or number == self.steps):
+            if self._stage.validation and self._stage.validation.due(number, self.steps):
                 metrics |= await self._validate(number)
                 clock.lap("validate")
         except Exception as error:  # noqa: BLE001 whatever it is, it is raised once the step is saved
@@ -169,9 +169,10 @@ class PolicyTrainer(Trainer):
             reference_BT = self._reference.logprobs(batch.rows, temperature=stage.sampling.temperature)
         values_BT = None if baselines_G is None else baselines_G[batch.groups_B, None].expand(mask_BT.shape)
         if critic is not None:
-            values_BT = critic.values(batch.rows)
+            values_BT = critic.values(batch.rows).to(mask_BT.device)
         # 4.2 Rewards to advantages.
-        streams = self._streams(batch, old_BT, reference_BT)
+        penalty_B = self._overlong_penalty(batch)
+        streams = self._streams(batch, penalty_B, old_BT, reference_BT)
         if self._process.parts:
             streams = self._process.trusted(streams)
         if self._values_from == "process":
@@ -186,6 +187,7 @@ class PolicyTrainer(Trainer):
                 f"{stage.name}: the rewards do not go with the advantage {stage.advantage.name}: {error}"
             ) from None
         metrics = batch_metrics(batch, advantages_BT, old_BT, reference_BT) | stream_metrics(batch.streams, mask_BT)
+        metrics |= {} if penalty_B is None else overlong_metrics(penalty_B, mask_BT)
         # 4.3 Update the critic.
         if critic is not None and stage.critic is not None and values_BT is not None:
             returns_BT = estimate(**self._combine | {"whiten": False}) + values_BT
@@ -200,7 +202,7 @@ class PolicyTrainer(Trainer):
         importance_BT = None
         if stage.importance is not None and old_BT is not None:
             importance_BT = importance_weights(old_BT, batch.sampler_BT, mask_BT, **dict(stage.importance))
-        kl_BT = reference_BT if stage.kl.place == "loss" else None
+        kl_BT = reference_BT if stage.kl.in_loss[0] else None
         objective = PolicyObjective(stage, mask_BT & ~cut_BT, advantages_BT, old_BT, kl_BT, importance_BT)
         metrics |= learned_metrics(batch, objective.advantaged_BT, objective.learned_BT)
         learned = self._optimize(self._policy, objective, batch, stage.optimizer, number, self._warmup)
@@ -222,10 +224,10 @@ class PolicyTrainer(Trainer):
         stage, groups_B, live_B = self._stage, batch.groups_B.cpu(), objective.live_B.cpu()
         norms, skipped, lr = [], 0, 0.0
         phase = "learning" if engine is self._policy else "critic learning"
-        count = counting(self._context.progress, phase, stage.epochs * int(live_B.sum()))
-        per_step = stage.epochs * stage.mini_batches
-        done, total = (number - 1 - idle) * per_step, (stage.steps - idle) * per_step
-        for epoch in range(stage.epochs):
+        count = counting(self._context.progress, phase, stage.ppo_epochs * int(live_B.sum()))
+        per_step = stage.ppo_epochs * stage.mini_batches
+        done, total = (number - 1 - idle) * per_step, (self.steps - idle) * per_step
+        for epoch in range(stage.ppo_epochs):
             order = torch.Generator().manual_seed(derive(self._seed, "order", number, epoch))
             groups = torch.randperm(int(groups_B.max()) + 1, generator=order)
             for chosen in groups.tensor_split(stage.mini_batches):
@@ -237,7 +239,7 @@ class PolicyTrainer(Trainer):
                     continue
                 step = engine.update(
                     [batch.rows[i] for i in rows_b[live_k].tolist()],
-                    objective.part(rows_b.to(engine.device), live_k.to(engine.device)),
+                    objective.part(rows_b.to(batch.mask_BT.device), live_k.to(batch.mask_BT.device)),
                     lr=lr,
                     temperature=stage.sampling.temperature,
                     meter=objective.meter,
@@ -261,9 +263,9 @@ class PolicyTrainer(Trainer):
         """
         stage = self._stage
         stale_B = batch.versions_B < number - 1
-        once = stage.epochs * stage.mini_batches == 1 and not bool(stale_B.any())
+        once = stage.ppo_epochs * stage.mini_batches == 1 and not bool(stale_B.any())
         exact = self._policy.dtype == torch.float32 and not stage.sampling.cuts
-        needed = stage.importance is not None or (stage.kl.coefficient > 0 and stage.kl.place == "reward")
+        needed = stage.importance is not None or stage.kl.in_reward[0] > 0
         if once and not needed:
             return None
         if stage.old_logprobs == "sampler" or (stage.old_logprobs == "auto" and exact and stage.importance is None):
@@ -273,20 +275,26 @@ class PolicyTrainer(Trainer):
             return learner_BT
         return torch.where(stale_B[:, None], batch.sampler_BT, learner_BT)
 
-    def _streams(self, batch: Batch, old_BT: Tensor | None, reference_BT: Tensor | None) -> list[Stream]:
+    def _overlong_penalty(self, batch: Batch) -> Tensor | None:
+        """Return what overlong answers lose, [B]; None where the recipe has no such penalty."""
+        overlong, lengths_B = self._stage.overlong, token_counts(batch.mask_BT)
+        if overlong is None:
+            return None
+        limit = overlong.limit or self._stage.sampling.max_tokens
+        return overlong_penalty(lengths_B, limit=limit, buffer=overlong.buffer, factor=overlong.factor)
+
+    def _streams(
+        self, batch: Batch, penalty_B: Tensor | None, old_BT: Tensor | None, reference_BT: Tensor | None
+    ) -> list[Stream]:
         """Return the rewards, and the penalties of the recipe: overlong answers, distance from the reference."""
-        stage, streams = self._stage, list(batch.streams)
-        if stage.overlong is not None:
-            penalty_B = overlong_penalty(
-                token_counts(batch.mask_BT), limit=stage.sampling.max_tokens, **dict(stage.overlong)
-            )
+        streams, (coefficient, estimator) = list(batch.streams), self._stage.kl.in_reward
+        if penalty_B is not None:
             penalty_BT = torch.where(last_token(batch.mask_BT), penalty_B[:, None], 0)
             streams.append(Stream("overlong", penalty_BT, discount=streams[0].discount))
-        if reference_BT is not None and stage.kl.place == "reward":
+        if reference_BT is not None and coefficient:
             assert old_BT is not None
-            estimator = "k1" if stage.kl.estimator == "auto" else stage.kl.estimator
             penalty_BT = kl_reward(old_BT, reference_BT, batch.mask_BT, estimator=estimator)
-            streams.append(Stream("kl", penalty_BT, weight=stage.kl.coefficient, discount=streams[0].discount))
+            streams.append(Stream("kl", penalty_BT, weight=coefficient, discount=streams[0].discount))
         return streams
 
     async def _greedy_rewards(self, rollouts: StepRollouts, clock: Clock) -> Tensor | None:

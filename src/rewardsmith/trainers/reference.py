@@ -51,7 +51,7 @@ class Reference:
                 write_sums(folder)
 
     def logprobs(self, rows: Sequence[Row], *, temperature: float = 1.0, max_rows: int | None = None) -> Tensor:
-        """Return log-probabilities, float32 [B, T]; `max_rows` limits the rows of a pass."""
+        """Return log-probabilities on the model's device, float32 [B, T]; `max_rows` limits the rows of a pass."""
         if self._other is None:
             return self._engine.reference_logprobs(rows, temperature=temperature, max_rows=max_rows)
-        return self._other.logprobs(rows, temperature=temperature, max_rows=max_rows)
+        return self._other.logprobs(rows, temperature=temperature, max_rows=max_rows).to(self._engine.device)

@@ -19,6 +19,7 @@ from rewardsmith.engines.protocol import Meter, Outputs, Row
 from rewardsmith.errors import UserError
 from rewardsmith.llm import ModelCallError
 from rewardsmith.text.judge_prompts import rated_answer, rated_conversation
+from rewardsmith.trainers.evaluate.eval_measures import measure_sources
 from rewardsmith.trainers.objective import preference_loss
 from rewardsmith.trainers.sft import SupervisedTrainer
 from rewardsmith.trainers.stages import RewardModelStage
@@ -27,9 +28,6 @@ from rewardsmith.types import Preference, Ranking
 
 MAX_UNFIT = 1_000
 """Items without a comparison that fits, after which the stage stops."""
-
-MAX_SOURCES = 200
-"""With more sources of prompts than this, none has a metric of its own."""
 
 Item = Preference | Ranking
 
@@ -158,12 +156,11 @@ def agreement(batch: PreferenceBatch, rewards_R: NDArray[np.float64]) -> dict[st
 
 
 def accuracy_by_source(batch: PreferenceBatch, rewards_R: NDArray[np.float64]) -> dict[str, float]:
-    """Return `accuracy/SOURCE` for each source of the prompts; nothing where there is one, or very many."""
-    names, at_P, counts = np.unique(np.array(batch.sources_P, dtype=object), return_inverse=True, return_counts=True)
-    if not 2 <= len(names) <= MAX_SOURCES:
-        return {}
-    shares = np.bincount(at_P, weights=_leads(batch.better_P2, rewards_R) > 0) / counts
-    return {f"accuracy/{name or 'unnamed'}": float(share) for name, share in zip(names, shares, strict=True)}
+    """Return `sources/SOURCE/accuracy` for each source of the prompts, and how many pairs it has."""
+    right_P = _leads(batch.better_P2, rewards_R) > 0
+    return measure_sources(
+        batch.sources_P, lambda at: {"accuracy": float(right_P[list(at)].mean()), "pairs": float(len(at))}
+    )
 
 
 def _leads(pairs_P2: NDArray[np.int64], rewards_R: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -27,6 +27,21 @@ class Stage(StageSettings):
     data: DataName = Field(description="where prompts or demonstrations come from")
 
 
+class TrainingStage(Stage):
+    """A stage that trains for a number of steps, or of passes over its data."""
+
+    name: str = Field(min_length=1, description="what to call this stage in the run's files")
+    steps: int | None = Field(default=None, ge=1, description="how many times to update; this or epochs")
+    epochs: int | None = Field(default=None, ge=1, description="passes over the data, which must have an end")
+
+    @model_validator(mode="after")
+    def _ends_somewhere(self) -> Self:
+        if (self.steps is None) == (self.epochs is None):
+            passes = ": passes over the answers of a step are ppo_epochs" if hasattr(self, "ppo_epochs") else ""
+            raise ValueError(f"this stage has exactly one of steps and epochs{passes}")
+        return self
+
+
 class Saving(Settings):
     """When to save, and what to keep."""
 
@@ -63,16 +78,14 @@ class SelectSettings(Settings):
         return self
 
 
-class RolloutStage(Stage):
+class RolloutStage(TrainingStage):
     """What stages have in which a model writes groups of answers that are scored and learned from."""
 
     rare: ClassVar[frozenset[str]] = frozenset({"same_prompts_as", "max_prompt_tokens", "overlong_prompts", "select"})
 
     trains_rewards: ClassVar[bool] = True
 
-    name: str = Field(min_length=1, description="what to call this stage in the run's files")
     same_prompts_as: str = Field(default="", description="draw the same prompts with the same seeds as this stage")
-    steps: int = Field(ge=1, description="how many times to sample, score and update")
     prompts_per_step: int = Field(default=32, ge=1, description="groups per step")
     rollouts_per_prompt: int = Field(default=8, ge=1, description="answers to each prompt: the size of a group")
     max_prompt_tokens: int | None = Field(
@@ -101,13 +114,31 @@ class RolloutStage(Stage):
         return self
 
 
-class ValidationSettings(Settings):
-    """How a policy is measured while it learns: before the first step, every few steps, and after the last."""
+class Validation(Settings):
+    """When a model is measured while it learns: before the first step, every few steps, and after the last."""
 
-    rare: ClassVar[frozenset[str]] = frozenset({"sampling", "reward", "reasoning_check", "reasoning_threshold"})
+    rare: ClassVar[frozenset[str]] = frozenset({"at_start"})
+
+    data: DataName = Field(description="where the items come from; the same ones in every run and stage")
+    every: int = Field(default=10, ge=1, description="steps between two validations")
+    at_start: bool = Field(default=True, description="validate before the first step too")
+
+    def due(self, step: int, steps: int) -> bool:
+        """Whether to validate after `step` of so many steps; 0 is before the first."""
+        return self.at_start if step == 0 else step % self.every == 0 or step == steps
+
+
+class ValidationSettings(Validation):
+    """How a policy is measured while it learns."""
+
+    rare: ClassVar[frozenset[str]] = Validation.rare | {
+        "sampling",
+        "reward",
+        "reasoning_check",
+        "reasoning_threshold",
+    }
 
     data: DataName = Field(description="where the prompts come from; the same ones in every run and stage")
-    every: int = Field(default=10, ge=1, description="steps between two validations")
     prompts: Count = Field(default=128, description="how many prompts; all takes every one of the data")
     rollouts_per_prompt: int = Field(default=1, ge=1, description="answers to each prompt: n of mean@n")
     sampling: Sampling | None = Field(default=None, description="how answers are sampled; not set: as in training")

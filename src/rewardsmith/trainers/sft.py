@@ -42,8 +42,9 @@ class SupervisedTrainer(Trainer):
 
     async def begin(self) -> Update:
         """Measure the model before the first step."""
+        validation = self._stage.validation
         async with self._context.on_device(self._stage.model):
-            return Update(0, self._validate() if self._stage.validation else {})
+            return Update(0, self._validate() if validation and validation.due(0, self.steps) else {})
 
     async def step(self, number: int) -> Update:
         """Take one optimizer step."""
@@ -53,7 +54,7 @@ class SupervisedTrainer(Trainer):
             metrics = self._learn(number, lr) | {"lr": lr}
             clock.lap("learn")
             validation = self._stage.validation
-            if validation and (number % validation.every == 0 or number == self.steps):
+            if validation and validation.due(number, self.steps):
                 metrics |= self._validate()
         return Update(number, metrics | {"time/learn": clock.metrics(0)["time/learn"]})
 

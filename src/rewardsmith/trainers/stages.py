@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -17,6 +17,7 @@ from rewardsmith.rewards.failures import policies
 from rewardsmith.text.judge_prompts import Keep
 from rewardsmith.trainers.evaluate.evaluate_policy import EvaluateStage
 from rewardsmith.trainers.evaluate.evaluate_reward import EvaluateReward
+from rewardsmith.trainers.generate_answers import GenerateStage
 from rewardsmith.trainers.process.implicit_parts import learning_models, policy_problems
 from rewardsmith.trainers.settings import (
     CriticName,
@@ -24,10 +25,14 @@ from rewardsmith.trainers.settings import (
     OptionalModelName,
     RolloutStage,
     Saving,
-    Stage,
+    TrainingStage,
+    Validation,
     ValidationSettings,
 )
 from rewardsmith.trainers.trainer import Count
+
+if TYPE_CHECKING:
+    from rewardsmith.algorithms.policy_losses import KlEstimator
 
 # ---- sft and reward_model -------------------------------------------------------------------------------------------
 
@@ -38,30 +43,20 @@ class SupervisedOptimizer(OptimizerSettings):
     lr: float = Field(default=1e-5, gt=0, description="peak learning rate")
 
 
-class SupervisedValidation(Settings):
+class SupervisedValidation(Validation):
     """How well the model does on items that are not learned from."""
 
-    data: DataName = Field(description="where the items come from; the same ones in every run and stage")
     every: int = Field(default=100, ge=1, description="steps between two validations")
 
 
-class SupervisedStage(Stage):
+class SupervisedStage(TrainingStage):
     """What stages have that learn from the items of a source."""
 
-    name: str = Field(min_length=1, description="what to call this stage in the run's files")
-    steps: int | None = Field(default=None, ge=1, description="optimizer steps; this or epochs")
-    epochs: int | None = Field(default=None, ge=1, description="passes over the data, which must have an end")
     batch_size: int = Field(default=32, ge=1, description="items per step: demonstrations, pairs or groups")
     max_tokens: int | None = Field(default=None, ge=2, description="drop longer items; not set: what the model reads")
     optimizer: SupervisedOptimizer = Field(default=SupervisedOptimizer(), description="AdamW and its schedule")
     validation: SupervisedValidation | None = Field(default=None, description="measure on other items")
     save: Saving = Field(default=Saving(), description="when to save, and what to keep")
-
-    @model_validator(mode="after")
-    def _ends_somewhere(self) -> Self:
-        if (self.steps is None) == (self.epochs is None):
-            raise ValueError("this stage has exactly one of steps and epochs")
-        return self
 
 
 class SftValidation(SupervisedValidation):
@@ -131,11 +126,10 @@ class RewardModelStage(SupervisedStage):
 # ---- process_model ---------------------------------------------------------------------------------------------------
 
 
-class ProcessValidation(Settings):
+class ProcessValidation(Validation):
     """How well the models order and judge answers that they do not learn from."""
 
     data: DataName = Field(description="where the prompts come from; the same ones in every run and stage")
-    every: int = Field(default=10, ge=1, description="steps between two validations")
     prompts: Count = Field(default=64, description="how many prompts; all takes every one of the data")
     rollouts_per_prompt: int = Field(default=8, ge=2, description="answers to each prompt")
 
@@ -184,16 +178,25 @@ ReductionChoice = Annotated[
 ]
 
 
+KlChoice = Literal["auto", "k1", "k2", "k3"]
+
+
 class KlSettings(Settings):
     """Keep the policy near a reference."""
 
-    rare: ClassVar[frozenset[str]] = frozenset({"place", "estimator", "unbiased", "reference"})
+    rare: ClassVar[frozenset[str]] = frozenset(
+        {"place", "estimator", "reward_coefficient", "reward_estimator", "unbiased", "reference"}
+    )
 
     coefficient: float = Field(default=0.0, ge=0, description="weight of the penalty; 0 is off")
-    place: Literal["reward", "loss"] = Field(default="loss", description="in the reward or in the loss")
-    estimator: Literal["auto", "k1", "k2", "k3"] = Field(
-        default="auto", description="auto: k1 in the reward, k2 in the loss"
+    place: Literal["reward", "loss", "both"] = Field(
+        default="loss", description="in the reward, in the loss, or in both"
     )
+    estimator: KlChoice = Field(default="auto", description="auto: k1 in the reward, k2 in the loss")
+    reward_coefficient: float | None = Field(
+        default=None, gt=0, description="both: weight in the reward; not set: as in the loss"
+    )
+    reward_estimator: KlChoice = Field(default="auto", description="both: estimator in the reward; auto: k1")
     unbiased: bool = Field(default=False, description="in the loss: the value of k1 or k3 with the gradient of k2")
     reference: OptionalModelName = Field(
         default=None, description="model to stay near; not set: the policy when the stage begins"
@@ -201,11 +204,32 @@ class KlSettings(Settings):
 
     @model_validator(mode="after")
     def _means_something(self) -> Self:
-        if self.place == "loss" and self.estimator == "k1" and not self.unbiased:
+        if self.place != "reward" and self.estimator == "k1" and not self.unbiased:
             raise ValueError('k1 in the loss has no gradient but noise: use place = "reward", or estimator = "k2"')
-        if self.reference is not None and not self.coefficient:
-            raise ValueError("reference is set, but coefficient is 0: set it, or leave out the reference")
+        if self.place != "both" and (self.reward_coefficient is not None or self.reward_estimator != "auto"):
+            raise ValueError(
+                f'reward_coefficient and reward_estimator are for place = "both": with place = "{self.place}" set'
+                " coefficient and estimator"
+            )
+        if not self.coefficient and (self.reference is not None or self.place == "both"):
+            setting = 'place is "both"' if self.reference is None else "reference is set"
+            raise ValueError(f"{setting}, but coefficient is 0: set it, or leave this out")
         return self
+
+    @property
+    def in_loss(self) -> tuple[float, KlEstimator]:
+        """Weight and estimator of the penalty in the loss; 0 where it is off."""
+        coefficient = 0.0 if self.place == "reward" else self.coefficient
+        return coefficient, "k2" if self.estimator == "auto" else self.estimator
+
+    @property
+    def in_reward(self) -> tuple[float, KlEstimator]:
+        """Weight and estimator of the penalty in the reward; 0 where it is off."""
+        coefficient, estimator = self.coefficient, self.estimator
+        if self.place == "both":
+            coefficient = coefficient if self.reward_coefficient is None else self.reward_coefficient
+            estimator = self.reward_estimator
+        return 0.0 if self.place == "loss" else coefficient, "k1" if estimator == "auto" else estimator
 
 
 class PolicyOptimizer(OptimizerSettings):
@@ -243,10 +267,20 @@ class ImportanceSettings(Settings):
 
 
 class OverlongSettings(Settings):
-    """Take something off the reward of an answer that comes near the token limit (DAPO)."""
+    """Take something off the reward of an answer that comes near a limit of tokens (DAPO)."""
 
-    buffer: int = Field(ge=1, description="tokens before max_tokens over which the punishment grows")
-    factor: float = Field(default=1.0, ge=0, description="the punishment at max_tokens")
+    buffer: int = Field(ge=1, description="tokens before the limit over which the punishment grows")
+    factor: float = Field(default=1.0, ge=0, description="the punishment at the limit, and beyond it")
+    limit: int | None = Field(default=None, ge=1, description="tokens; not set: sampling.max_tokens")
+
+    def problems(self, max_tokens: int) -> Iterator[str]:
+        """Yield what does not go with the maximum tokens of an answer."""
+        limit = self.limit or max_tokens
+        if limit > max_tokens:
+            yield f"overlong.limit = {limit} is more than sampling.max_tokens = {max_tokens}: no answer is that long"
+        if self.buffer > limit:
+            name = "sampling.max_tokens" if self.limit is None else "overlong.limit"
+            yield f"overlong.buffer = {self.buffer} is more than {name} = {limit}"
 
 
 class PolicyStage(RolloutStage):
@@ -265,7 +299,7 @@ class PolicyStage(RolloutStage):
 
     name: str = Field(default="policy", min_length=1, description="what to call this stage in the run's files")
     mini_batches: int = Field(default=1, ge=1, description="optimizer steps per pass over the sampled groups")
-    epochs: int = Field(default=1, ge=1, description="passes over the sampled groups")
+    ppo_epochs: int = Field(default=1, ge=1, description="passes over the sampled groups")
     correct_threshold: float = Field(
         default=1.0, description="a reward from which on an answer is right: accuracy, pass@k"
     )
@@ -314,7 +348,7 @@ class PolicyStage(RolloutStage):
         yield from policy_problems(
             self, advantage=self.advantage.name, compares=compared, combine=combine, values=needs
         )
-        if combine == "after" and (self.overlong is not None or (self.kl.coefficient and self.kl.place == "reward")):
+        if combine == "after" and (self.overlong is not None or self.kl.in_reward[0]):
             yield (
                 'combine = "after" would scale the penalty for length or KL on its own: use combine = "before", or'
                 ' kl.place = "loss"'
@@ -323,8 +357,8 @@ class PolicyStage(RolloutStage):
             yield f'{advantage} has one baseline: use combine = "before"'
         if self.mini_batches > self.prompts_per_step:
             yield f"{self.mini_batches} mini_batches of {self.prompts_per_step} groups: some would be empty"
-        if self.overlong is not None and self.overlong.buffer > self.sampling.max_tokens:
-            yield f"overlong.buffer = {self.overlong.buffer} is more than sampling.max_tokens"
+        if self.overlong is not None:
+            yield from self.overlong.problems(self.sampling.max_tokens)
         if self.kl.reference in [*learning_models(self.reward), *([self.critic.model] if self.critic else [])]:
             yield (
                 f'kl.reference = "{self.kl.reference}" learns in this stage, and a reference stays as it is: name a'
@@ -339,4 +373,5 @@ STAGES: dict[str, type[Settings]] = {
     "policy": PolicyStage,
     "evaluate": EvaluateStage,
     "evaluate_reward": EvaluateReward,
+    "generate": GenerateStage,
 }

@@ -53,11 +53,18 @@ def test_our_own_sources_read_them(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("verdict", "template"),
-    [("both", "ranking"), ("ranking", "ranking_translation"), ("scores", "ranking_translation")],
+    ("verdict", "template", "noun"),
+    [
+        ("both", "ranking", "Response"),
+        ("ranking", "ranking_translation", "Translation"),
+        ("scores", "ranking_translation", "Candidate"),
+    ],
 )
-def test_prompts_are_byte_for_byte_those_of_the_ranking_reward(tmp_path: Path, verdict: Any, template: str) -> None:
+def test_prompts_are_byte_for_byte_those_of_the_ranking_reward(
+    tmp_path: Path, verdict: Any, template: str, noun: str
+) -> None:
     job: dict[str, Any] = {"criteria": "the tone", "verdict": verdict, "max_score": 20, "template": template}
+    job["noun"] = noun
     if template == "ranking":
         given = {"prompt": "Why {{candidates}} ```?", "mt_texts": NASTY, "scores": [1, 2, 3, 4]}
         prompt = Prompt("p", [Message("user", given["prompt"])])
@@ -68,7 +75,7 @@ def test_prompts_are_byte_for_byte_those_of_the_ranking_reward(tmp_path: Path, v
     rows, _ = prepare(tmp_path, [given], shuffles=23, **job)
     assert len(rows) == 24
     model = Scripted(lambda question: "no verdict")
-    reward = RankingJudge(model="judge", template=template, criteria="the tone", output=verdict, highest=20)
+    reward = RankingJudge(model="judge", template=template, noun=noun, criteria="the tone", output=verdict, highest=20)
     reward.connect({"judge": model}.__getitem__)
     asyncio.run(reward.score(RolloutGroup(prompt, [Rollout(text) for text in NASTY])))
     sent = tuple((message.role, message.content) for message in model.asked[0].prompt)

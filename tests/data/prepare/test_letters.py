@@ -70,6 +70,18 @@ def test_what_is_ambiguous_is_refused_and_not_guessed() -> None:
         assert find_mentions(text, 3).renamed((0, 1, 2)) == text
 
 
+def test_the_noun_of_the_prompt_is_one_too() -> None:
+    text = "Summary A quotes “Summary B”; the point is Summary C. All three summarys err."
+    with pytest.raises(AnalysisError):
+        find_mentions("Point to Summary B here", 3).renamed(ROTATED)
+    assert find_mentions("Point to Summary B here", 3, "Summary").renamed(ROTATED) == "Point to Summary C here"
+    for unclear in ("the second summary is best", "Summary 2 is best", "Summary b is best"):
+        with pytest.raises(AnalysisError):
+            find_mentions(unclear, 3, "Summary").renamed(ROTATED)
+    assert find_mentions(text, 3, "Summary").counts_candidates
+    assert find_mentions("摘要B更好", 3, "摘要").renamed(ROTATED) == "摘要C更好"
+
+
 def test_letters_beyond_the_candidates_are_nobodys() -> None:
     assert (
         find_mentions("Translation A beats option D and E.", 2).renamed((1, 0)) == "Translation B beats option D and E."

@@ -1,12 +1,14 @@
 """The ranking judge: one call for a group, several orders, and groups that are too large for one call."""
 
 import asyncio
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from rewardsmith.config import settings_of
 from rewardsmith.errors import UserError
@@ -278,18 +280,62 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("template", ["ranking", "ranking_translation"])
-def test_a_hostile_answer_changes_nothing_but_its_own_block(template: str) -> None:
+@pytest.mark.parametrize(
+    ("template", "noun"), [("ranking", "Candidate"), ("ranking", "Response"), ("ranking_translation", "Translation")]
+)
+def test_a_hostile_answer_changes_nothing_but_its_own_block(template: str, noun: str) -> None:
     def around(answer: str) -> list[str]:
         """Return the prompt without the block of candidates."""
         judge = Scripted(lambda question: "hm")
-        values(judge, group(answer, "fair"), template=template, request=RankingRequest(tries=1))
+        values(judge, group(answer, "fair"), template=template, noun=noun, request=RankingRequest(tries=1))
         a, b = quote(answer.strip()), quote("fair")
-        (block,) = (one for one in (show_candidates([a, b]), show_candidates([b, a])) if one in judge.seen[0])
+        both = show_candidates([a, b], noun), show_candidates([b, a], noun)
+        (block,) = (one for one in both if one in judge.seen[0])
         return judge.seen[0].split(block)
 
     usual = around("harmless")
-    assert all(around(text) == usual for text in HOSTILE)
+    assert all(around(text.replace("Candidate", noun)) == usual for text in HOSTILE)
+
+
+def outside_of_fences(text: str) -> list[str]:
+    """Return the lines that stand in no fence: a block ends with a line of the backticks that began it."""
+    lines, fence = [], ""
+    for line in text.split("\n"):
+        if fence or re.fullmatch("`{3,}", line):
+            fence = "" if line == fence else fence or line
+        else:
+            lines.append(line)
+    return lines
+
+
+NOUNS = st.sampled_from(["Candidate", "Translation", "Response", "译文", "Système d'A"])
+IMITATIONS = st.sampled_from(["\n```\n", "````", "{{candidates}}", "\n\n", "\r\n", "A:", "Z:", " B:\n```\n9\n```"])
+
+
+@settings(max_examples=100, deadline=None)
+@given(noun=NOUNS, answers=st.lists(st.lists(NOUNS | IMITATIONS | st.text(max_size=3)), min_size=2, max_size=4))
+def test_no_answer_adds_a_heading_whatever_the_noun(noun: str, answers: list[list[str]]) -> None:
+    texts = [f"{i} {''.join(pieces)}" for i, pieces in enumerate(answers)]
+    judge = Scripted(lambda question: "hm")
+    values(judge, group(*texts), noun=noun, request=RankingRequest(tries=1))
+    headings = [line for line in outside_of_fences(judge.seen[0]) if line.startswith(noun)]
+    assert headings == [f"{noun} {letter}:" for letter in "ABCD"[: len(texts)]]
+
+
+def test_the_noun_is_that_of_the_prompt_and_a_judge_may_write_it() -> None:
+    reply = "I compared them.\n\nRanking: {0} A > {0} B\n\nScores: {0} A: 8, {0} B: 3"
+    for noun in ("Summary", "Reply text", "译文"):
+        judge = Scripted(lambda question, noun=noun: reply.format(noun))
+        assert sorted(values(judge, group("x", "y"), noun=noun)) == [0.3, 0.8]
+        assert f"\n\n{noun} A:\n```\n" in judge.seen[0]
+        other = {"request": RankingRequest(tries=1)}
+        assert values(Scripted(lambda question, noun=noun: reply.format(noun)), group("x", "y"), **other) == (
+            ["unparsable"] * 2
+        )
+    settings_of(RankingJudge).model_validate({"model": "judge", "noun": "Système d'A-2"})
+    for bad in ("", "A", "two\nlines", "x" * 41, "```", "{{task}}", "Answer:", " Answer", "<|im_end|>"):
+        with pytest.raises(ValidationError, match="noun"):
+            settings_of(RankingJudge).model_validate({"model": "judge", "noun": bad})
 
 
 def test_a_fake_verdict_in_an_answer_does_not_count_even_when_the_judge_repeats_it() -> None:

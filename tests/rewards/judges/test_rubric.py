@@ -207,3 +207,62 @@ def test_what_a_verifier_is_shown() -> None:
         make(Verifier, show="response", extract=["boxed"])
     with pytest.raises(UserError, match='template = "rubric" has'):
         make(Verifier, template="rubric")
+
+
+# ---- kinds of faults ----------------------------------------------------------------------------------------------
+
+
+def test_a_judge_may_name_the_fault_that_weighs_most() -> None:
+    def script(question: ChatRequest) -> str:
+        assert "- miracle-steps: a right result appears" in text_of(question)
+        answer = text_of(question).partition("## Answer")[2].partition("## Your task")[0].strip("`\n ")
+        return f"I see.\nFault: {answer}\nTotal Score: 4/10"
+
+    names = {
+        "miracle-steps": "miracle-steps",
+        "**Miracle Steps**": "miracle-steps",
+        "inductive over-generalization": "over-generalisation",
+        "Other": "other",
+        "none": "",
+        "Nonsense": "",
+    }
+    scores, _ = judge(Rubric, script, group(*names), criteria=TEXT, template="rubric_faults")
+    assert outcomes(scores) == [0.4] * len(names)
+    assert [score.label for score in scores] == list(names.values())
+
+
+def test_the_label_of_votes_is_the_most_frequent_one() -> None:
+    replies = iter(["miracle-steps", "coincidence", "coincidence"])
+    script = lambda question: f"Fault: {next(replies)}\nTotal Score: 4/10"  # noqa: E731
+    settings = {"votes": 3, "request": {"temperature": 0.7}}
+    (score,), _ = judge(Rubric, script, group("x"), criteria=TEXT, **settings)
+    assert (score.value, score.label) == (pytest.approx(0.4), "coincidence")
+
+
+def test_of_single_criteria_the_one_that_cost_most_names_the_fault() -> None:
+    criteria = [
+        {"text": "The product is right.", "points": 3.0, "name": "Wrong_Product"},
+        {"text": "It is short.", "name": "long"},
+        {"text": "A step is missing.", "points": -2.0, "name": "miracle-steps"},
+    ]
+    fates = {"all": (3, 1, 0), "fault": (3, 0, 1), "product": (0, 1, 1), "short": (3, 0, 0)}
+
+    def script(question: ChatRequest) -> str:
+        text = text_of(question)
+        fate = next(fates[name] for name in fates if f"\n{name}\n" in text)
+        return "yes" if fate[next(i for i, one in enumerate(criteria) if one["text"] in text)] else "no"
+
+    scores, _ = judge(Rubric, script, group(*fates), criteria=criteria, calls="each", mark="met")
+    assert [score.label for score in scores] == ["", "miracle-steps", "wrong-product", "long"]
+
+
+def test_written_rubrics_say_which_fault_a_criterion_looks_for() -> None:
+    written = {"criteria": ["The product is right.", "x"], "criteria_made_by": {"checks": [["coincidence", "x"], []]}}
+    script = lambda question: f"Total Score: {int('is right' not in text_of(question))}"  # noqa: E731
+    (score,), _ = judge(Rubric, script, group("42", **written), calls="each")
+    assert (score.value, score.label) == (0.5, "coincidence")
+    for odd in (None, {"checks": [["coincidence"]]}, {"checks": [["<b>"], 3]}, {"checks": "ab"}, [1]):
+        (score,), _ = judge(
+            Rubric, script, group("42", criteria=written["criteria"], criteria_made_by=odd), calls="each"
+        )
+        assert score.label == ""

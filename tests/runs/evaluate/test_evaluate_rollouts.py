@@ -43,6 +43,23 @@ def test_a_policy_is_measured_by_the_parts_of_stored_scores(stored: str) -> None
     assert "verified" not in found
 
 
+def test_faults_by_kind_are_shown_and_in_the_json(place: Path) -> None:
+    labels = ["miracle-steps", "miracle-steps", "", "coincidence"]
+    right = [(str(i), Score(1.0, parts={"steps": Score(0.0, label=label)})) for i, label in enumerate(labels)]
+    sound = [(str(i), Score(1.0, parts={"steps": Score(1.0, label="x")})) for i in range(4)]
+    file = write(place / "faults.jsonl", *map(to_json, [group(0, *right), group(1, *sound)]))
+    found = measured("policy", file, *REASONING)
+    shares = {name: value for name, value in found["metrics"].items() if name.startswith("fault/")}
+    assert shares == {"fault/miracle-steps": 0.25, "fault/coincidence": 0.125, "fault/unnamed": 0.125}
+    table = next(one for one in found["tables"] if one["title"] == "faults of right answers")
+    assert [row[:4] for row in table["rows"]] == [
+        ["miracle-steps", 2, 0.5, 0.25],
+        ["coincidence", 1, 0.25, 0.125],
+        ["unnamed", 1, 0.25, 0.125],
+    ]
+    assert "miracle-steps" in evaluate("policy", file, *REASONING).out
+
+
 def test_rewards_may_score_the_answers_and_the_reasoning_now(place: Path, stored: str) -> None:
     assert measured("policy", stored, "--reasoning-check", "steps.toml")["metrics"]["unsound"] == pytest.approx(2 / 3)
     table = write(place / "answers.jsonl", {"prompt": "a", "responses": ["1", "2", "x"]})

@@ -5,7 +5,7 @@ from itertools import combinations
 from statistics import mean
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rewardsmith.errors import UserError
@@ -94,7 +94,8 @@ def test_only_right_answers_are_checked_and_the_verdict_is_stored_as_a_part() ->
     assert [part.value for part in parts] == [1.0, 0.0, None, None]
     assert [part.failure.kind for part in parts[2:]] == ["skipped", "skipped"]
     assert [score.value for score in found.scores] == [1.0, 1.0, 0.4, None]
-    assert judge_group(found, 0.5, 1.0) == JudgedGroup((True, True, False, None), (True, False, None, None))
+    judged = judge_group(found, 0.5, 1.0)
+    assert (judged.right, judged.sound) == ((True, True, False, None), (True, False, None, None))
     assert judge_group(found, 0.5) == JudgedGroup((True, True, False, None))
 
 
@@ -111,3 +112,57 @@ def test_a_reward_with_such_a_part_is_refused() -> None:
     with pytest.raises(UserError, match='has a part "reasoning_check" of its own'):
         require_free(make_reward({"type": "sum", "parts": {"reasoning_check": part}}))
     require_free(make_reward({"type": "sum", "parts": {"steps": part}}))
+
+
+# ---- faults by kind --------------------------------------------------------------------------------------------------
+
+KINDS = ("", "miracle-steps", "coincidence", "my-kind")
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.lists(
+            st.tuples(
+                st.sampled_from([None, True, False]), st.sampled_from([None, True, False]), st.sampled_from(KINDS)
+            ),
+            min_size=1,
+            max_size=4,
+        ),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_faults_by_kind_are_what_counting_gives(rows: list[list[tuple[bool | None, bool | None, str]]]) -> None:
+    groups = [
+        JudgedGroup(
+            tuple(r for r, _, _ in row), tuple(s for _, s, _ in row), faults=tuple(label for _, _, label in row)
+        )
+        for row in rows
+    ]
+    metrics, tables = measure_policy(groups)
+    checked = [(s, label) for row in rows for r, s, label in row if r and s is not None]
+    unsound = [label or "unnamed" for s, label in checked if not s]
+    named = {kind: unsound.count(kind) for kind in unsound} if any(kind != "unnamed" for kind in unsound) else {}
+    found = {name.removeprefix("fault/"): share for name, share in metrics.items() if name.startswith("fault/")}
+    assert found == pytest.approx({kind: count / len(checked) for kind, count in named.items()})
+    if named:
+        assert sum(found.values()) == pytest.approx(metrics["unsound"])
+        table = next(table for table in tables if table.title == "faults of right answers")
+        assert {row[0]: row[1:4] for row in table.rows} == {
+            kind: (count, pytest.approx(count / len(unsound)), pytest.approx(count / len(checked)))
+            for kind, count in named.items()
+        }
+    assert len(tables) == 1 + bool(named)
+
+
+def test_the_kind_is_the_label_of_the_check_or_of_a_part_of_it() -> None:
+    none, named = Score(0.0), Score(0.2, label="coincidence")
+    checks = [
+        Score(0.0, parts={"a": named, "b": none}, label="miracle-steps"),
+        Score(0.0, parts={"a": none, "b": named}),
+        Score(1.0, parts={"a": none, "b": none}, label="x"),
+    ]
+    group = scored(*((str(i), Score(1.0, parts={REASONING: check})) for i, check in enumerate(checks)))
+    judged = judge_group(group, 1.0, 1.0)
+    assert judged.unsound_faults == ["miracle-steps", "coincidence"]

@@ -229,6 +229,7 @@ def test_the_page_explains_every_metric() -> None:
         *measure_grades(answers)[0],
         *measure_pairs(pairs)[0],
         *measure_policy([JudgedGroup((True, False), (True, None))])[0],
+        *measure_policy([JudgedGroup((True,), (False,), faults=("miracle-steps",))])[0],
     }
     named = set(re.findall(r"`([a-z0-9_@./-]+)`", PAGE))
     counts = {"answers", "pairs", "prompts", "rollouts"}

@@ -2,6 +2,7 @@
 
 import math
 import random
+from dataclasses import replace
 from itertools import combinations
 from statistics import mean
 from typing import Any
@@ -243,6 +244,36 @@ def test_pairs_without_a_better_answer_are_left_out() -> None:
     assert metrics["accuracy"] == 1.0
     assert "1 pairs without a better answer" in tables[0].note
     assert measure_pairs([judged("x", 0.0, tied=True)])[0] == {"pairs": 1.0, "failed": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("kind", "items", "expected"),
+    [
+        (
+            "rankings",
+            [ranking([1, 2], ["1", "2"]), ranking([1, 2], ["2", "1"]), ranking([2, 1], ["2", "1"])],
+            {"a": {"groups": 2.0, "accuracy": 0.5, "failed": 0.0}, "b_c": {"groups": 1.0, "accuracy": 1.0}},
+        ),
+        (
+            "grades",
+            [graded(1.0, "0.5"), graded(1.0, "?"), graded(0.25, "0.5")],
+            {"a": {"answers": 2.0, "mad": 0.5, "failed": 0.5}, "b_c": {"answers": 1.0, "mad": 0.25, "bias": 0.25}},
+        ),
+        (
+            "pairs",
+            [pair("2", "1"), pair("1", "2"), pair("3", "1")],
+            {"a": {"pairs": 2.0, "accuracy": 0.5}, "b_c": {"pairs": 1.0, "accuracy": 1.0, "failed": 0.0}},
+        ),
+    ],
+)
+def test_each_source_has_its_own_figures(kind: str, items: list[Any], expected: dict[str, dict[str, float]]) -> None:
+    sources = ["a", "a", "b/c"]
+    named = [replace(item, prompt=prompt(i, source=sources[i])) for i, item in enumerate(items)]
+    result = evaluate(kind, named)
+    figures = {f"sources/{source}/{name}": v for source, some in expected.items() for name, v in some.items()}
+    assert {name: result.metrics[name] for name in figures} == pytest.approx(figures)
+    (table,) = [table for table in result.tables if table.title in ("by source", "by subset")]
+    assert [row[0] for row in table.rows] == ["a", "b/c" if kind == "pairs" else "b_c"]
 
 
 def test_the_subset_is_the_column_or_else_the_source() -> None:

@@ -170,7 +170,7 @@ class Model:
         step: Callable[[float], Any] = learner.step
 
         def watched(lr: float) -> Any:
-            self.gradients.append({name: p.grad.clone() for name, p in learner._masters.items()})
+            self.gradients.append({name: p.grad.clone() for name, p in learner._parameters.items()})
             return step(lr)
 
         learner.step = watched

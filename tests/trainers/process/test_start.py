@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -186,7 +187,17 @@ def test_an_answer_may_have_more_steps_than_tokens() -> None:
     scored = group(0, [1.0, 0.0])
     odd = replace(scored.group.rollouts[0], text="a;b;c;d;e", tokens=[20, 21], logprobs=[-1.0, -1.0], ends=[4, 9])
     scored = replace(scored, group=replace(scored.group, rollouts=[odd, scored.group.rollouts[1]]))
-    part = ProcessPart(Implicit(model="prm", granularity="step", separator=";"), new_engine(), None, steps=1)
+    part = ProcessPart(Implicit(model="prm", granularity="step", separator=";"), new_engine(), None)
     mask_BT = batch_of([scored]).mask_BT.numpy()
     values_BT, support_BT = part.settings.place(mask_BT * 1.0, mask_BT, part._steps_of([scored], mask_BT))
     assert (values_BT[0, :2].tolist(), support_BT[0, :2].tolist()) == ([1.0, 1.0], [True, True])
+
+
+@pytest.mark.parametrize("make", [alone, policy])
+def test_the_schedule_of_the_model_runs_over_the_steps_of_the_epochs(make: Any, tmp_path: Path) -> None:
+    few = [group(i, [1.0]).group.prompt for i in range(10)]
+    world = ProcessWorld(tmp_path, sources={"train": SimpleNamespace(prompts=lambda seed: iter(few))})  # type: ignore[dict-item]
+    learn = {"optimizer": {"lr": 0.001, "warmup": 0.4, "schedule": "linear"}}
+    trainer = make(world, implicit(learn=learn), epochs=2, prompts_per_step=4, steps=None)
+    found = [metrics["learned/process/lr"] for metrics in steps(trainer, trainer.steps)]
+    assert found == pytest.approx([0.0005, 0.001, 0.001, 0.001 * 2 / 3, 0.001 / 3])

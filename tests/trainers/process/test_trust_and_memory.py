@@ -100,7 +100,7 @@ def names(groups: list[ScoredGroup]) -> list[str]:
 
 def test_the_last_groups_are_remembered_and_drawn_by_the_seed() -> None:
     def part() -> ProcessPart:
-        return ProcessPart(settings(learn={"replay": {"groups": 5, "per_step": 3}}), new_engine(), None, steps=1)
+        return ProcessPart(settings(learn={"replay": {"groups": 5, "per_step": 3}}), new_engine(), None)
 
     first, again = part(), part()
     assert first.draw(1) == []

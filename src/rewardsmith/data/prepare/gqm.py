@@ -44,12 +44,15 @@ from rewardsmith.text.judge_prompts import (
     language,
     load_ranking_template,
     question_of,
+    ranking_identity,
     ranking_prompt,
     ranking_values,
 )
 from rewardsmith.text.quoting import quote
 from rewardsmith.text.rankings import (
     MAX_CANDIDATES,
+    NOUN,
+    NOUN_PATTERN,
     PARSER,
     Output,
     levels_of,
@@ -76,6 +79,9 @@ class GqmJob(SplitJob):
     verdict: Output = Field(default="both", description="what the judge writes: a ranking, scores or both")
     template: str = Field(
         default="ranking_translation", min_length=1, description="built-in template (ranking for questions), or a path"
+    )
+    noun: str = Field(
+        default=NOUN, pattern=NOUN_PATTERN, description="what the prompt calls candidates: Translation A:"
     )
     criteria: str = Field(default="", description="what matters most; added to the text of the template")
     columns: dict[str, str] = Field(
@@ -107,7 +113,7 @@ class GqmJob(SplitJob):
     @cached_property
     def verdicts(self) -> RankingFormat:
         """What the judge writes, and the range of the scores."""
-        return RankingFormat(self.verdict, self.min_score, self.max_score, self.decimals)
+        return RankingFormat(self.verdict, self.min_score, self.max_score, self.decimals, self.noun)
 
     @cached_property
     def ranking_template(self) -> Template:
@@ -129,6 +135,8 @@ class GqmJob(SplitJob):
             yield group
 
         groups = await prepared.read(parse)
+        identity = ranking_identity(self.ranking_template, self.verdicts, self.criteria)
+        prepared.judge_prompts = dict.fromkeys(self.outs, identity)
         facts = {**self.ranking_template.facts(), "parser": PARSER}
         return await prepared.write(context, self.outs, self._rows(groups, prepared), facts)
 
@@ -211,7 +219,7 @@ class GqmSft(GqmJob):
 
     def row(self, group: GqmGroup, order: Order, split: str) -> Row:
         """Return a demonstration: the analysis with the letters of this order, and the verdict."""
-        answer = write_ranking(group.by_letter(order), group.mentions.renamed(order), self.verdict)
+        answer = write_ranking(group.by_letter(order), group.mentions.renamed(order), self.verdict, self.noun)
         head, prompt, info = self._parts(group, order, split)
         return {**head, "messages": [*prompt, {"role": "assistant", "content": answer}], "extra_info": info}
 
@@ -233,6 +241,7 @@ class GqmGroup:
     analysis: str
     languages: tuple[str, str]
     placeholders: dict[str, str]
+    noun: str = NOUN
 
     def by_letter(self, order: Order) -> dict[str, float]:
         """Return the scores by the letters of an order, whole numbers as integers."""
@@ -247,7 +256,7 @@ class GqmGroup:
     @cached_property
     def mentions(self) -> Mentions:
         """The letters in the analysis."""
-        return find_mentions(self.analysis, len(self.candidates))
+        return find_mentions(self.analysis, len(self.candidates), self.noun)
 
 
 class GqmReader:
@@ -291,6 +300,7 @@ class GqmReader:
             analysis=self._analysis(ranking.analysis),
             languages=languages,
             placeholders=placeholders,
+            noun=self._settings.noun,
         )
 
     def _score(self, name: str, value: float) -> float:
@@ -305,7 +315,7 @@ class GqmReader:
         return score
 
     def _analysis(self, text: str) -> str:
-        analysis = without_verdict(text)
+        analysis = without_verdict(text, self._settings.noun)
         if self._settings.needs_analysis and not analysis:
             kind = "nothing but a verdict" if text.strip() else "missing or empty"
             raise RowError(f"{self._columns.names('analysis')[0]} is {kind}: there is no comparison to learn from")

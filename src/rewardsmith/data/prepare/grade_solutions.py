@@ -21,6 +21,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from rewardsmith.checks import thawed
 from rewardsmith.config import Choice, Refers, build
 from rewardsmith.data.prepare.model_calls import CallItem, ModelCallJob
 from rewardsmith.data.prepare.prepare_job import (
@@ -39,7 +40,14 @@ from rewardsmith.data.rows import ABSENT, Row, RowError, describe, find, flag_of
 from rewardsmith.jobs import JobContext, Result
 from rewardsmith.llm import Asker
 from rewardsmith.text.grades import PARSER, parse_grade, write_grade
-from rewardsmith.text.judge_prompts import Quoting, format_number, grading_prompt, load_grading_template, question_of
+from rewardsmith.text.judge_prompts import (
+    Quoting,
+    format_number,
+    grading_identity,
+    grading_prompt,
+    load_grading_template,
+    question_of,
+)
 from rewardsmith.text.judge_replies import Unparsable
 from rewardsmith.text.rubrics import DECIMALS, InvalidCriteria, list_criteria, parse_criteria, total_points
 from rewardsmith.text.templates import Template
@@ -57,6 +65,9 @@ _ROUNDING = 1e-9  # a share such as 0.6 lies on the edge of a band: a sum of vot
 class GradedJob(ModelCallJob, SplitJob):
     """A teacher grades solutions by their rubrics: what a judge learns from.
 
+    INPUT has a problem, its rubric and solutions in each row; or it is a run folder, or a file of `generate` or
+    `score`, whose rollouts are the solutions. Their rubrics are those of the data that they were sampled from.
+
     The form sft is the grading prompt with the teacher's analysis, for the cold start; rl the prompt with the share of
     the points as ground truth; eval the graded solution, for measuring a judge. The prompt is that of the `rubric`
     reward. With several forms each has a file of its own: graded.sft.jsonl, graded.rl.jsonl.
@@ -67,6 +78,10 @@ class GradedJob(ModelCallJob, SplitJob):
 
     `rewardsmith prepare graded solved.jsonl graded.jsonl --models models.toml --teacher strong --forms sft --forms rl
     --balance --held-out 0.1 --held-out-file held-out.jsonl`
+
+    The solutions that a run sampled in its last steps, each different one once:
+
+    `rewardsmith prepare graded runs/rrm graded.jsonl --teacher http://localhost:8000/v1 --kind train --step 200-220`
 
     To measure a judge, with the final answers checked by a rule:
 
@@ -112,6 +127,8 @@ class GradedJob(ModelCallJob, SplitJob):
         rule = None if self.rule is None else build(_REWARD, {"type": "rule", "rule": self.rule})
         items = await prepared.read(self._parser(template, prepared.counts))
         prepared.require_columns(answer_column=self.answer_column)
+        judged = [out for form in self.forms if form != "eval" for out in self.files_of(form)]
+        prepared.judge_prompts = dict.fromkeys(judged, grading_identity(template, self.quoting))
         limit = held_out_limit(self.held_out, (item.value.source_key for item in items))
 
         async def request(asker: Asker, solution: GradedSolution) -> dict[str, Any]:
@@ -374,13 +391,6 @@ class GradedSolution:
             "grade": self.share,
             "right": self.right,
             "sound": self.sound,
-            "reward_model": {"style": "rule", "ground_truth": _thawed(self.prompt.answer)},
+            "reward_model": {"style": "rule", "ground_truth": thawed(self.prompt.answer)},
         }
         return self._row(copy, self.prompt.source, columns, question=question_of(self.prompt), criteria=self.criteria)
-
-
-def _thawed(value: object) -> Any:
-    """Return a frozen JSON value as dictionaries and lists."""
-    if isinstance(value, Mapping):
-        return {name: _thawed(inner) for name, inner in value.items()}
-    return [_thawed(inner) for inner in value] if isinstance(value, list | tuple) else value

@@ -16,7 +16,10 @@ import re
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from string import ascii_uppercase
+
+from rewardsmith.text.rankings import NOUN
 
 ANALYSIS_OF_OTHERS = "the analysis mentions candidates that the subgroup leaves out"
 AMBIGUOUS_LETTERS = "the letters of the analysis are ambiguous"
@@ -27,7 +30,7 @@ WINDOW = 48
 _CJK = "\u3000-\u30ff\u3400-\u9fff\uac00-\ud7af\uff00-\uffef"
 _WORD = rf"[^\W_{_CJK}]"  # a character of words that have spaces around them
 _CJK_NOUN = "译文|翻译|候选|选项|版本|回答|答案"
-_NOUN = f"translation|candidate|response|answer|option|version|output|hypothesis|rendering|rendition|{_CJK_NOUN}"
+_NOUNS = f"translation|candidate|response|answer|option|version|output|hypothesis|rendering|rendition|{_CJK_NOUN}"
 _OPEN, _CLOSE = "[*_`\"'“‘(\\[（「]{0,4}", "[*_`\"'”’)\\]）」]{0,4}"
 
 _ALONE = re.compile(rf"(?<!{_WORD})[A-Z](?!{_WORD})")
@@ -35,26 +38,18 @@ _QUOTED = re.compile(
     r'"[^"\n]{1,400}"|“[^”\n]{1,400}”|「[^」\n]{1,400}」|«[^»\n]{1,400}»|`[^`\n]{1,400}`'
     r"|(?<![\w'])'(?:[^'\n]|(?<=\w)'(?=\w)){1,400}'(?!\w)"
 )
-_ONLY_NAMES = re.compile(rf"\W{{0,6}}(?:(?i:{_NOUN})s?\s)?[A-Z](?:\W{{1,6}}(?:and\s|or\s)?[A-Z])*\W{{0,6}}")
 _WRAPPED = dict(zip("([“‘\"'`*_（「", ")]”’\"'`*_）」", strict=True))
 
-_AFTER_NOUN = re.compile(
-    rf"(?i:(?<!{_WORD})(?:{_NOUN}|system|text|model|sentence|variant|entry|submission|choice|mt)s?)"
-    rf"(?:[ \t]{{0,2}}#?|-){_OPEN}\Z|(?:{_CJK_NOUN})\Z"
-)
+_Neighbours = tuple[re.Pattern[str], re.Pattern[str]]
 
 
-def _next_to(pattern: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
+def _next_to(pattern: str) -> _Neighbours:
     """Return patterns for another letter on the left and on the right, with this between the two."""
     left = re.compile(rf"(?<!{_WORD})([A-Z]){_CLOSE}(?:{pattern}){_OPEN}\Z")
     return left, re.compile(rf"{_CLOSE}(?:{pattern}){_OPEN}([A-Z])(?!{_WORD})")
 
 
 _COMPARED = _next_to(r"\s{0,2}[><=≥≤≈~≻≫→]{1,3}\s{0,2}")
-_JOINED = _next_to(
-    r"\s{0,2}(?:,\s{0,2}(?:and\s|or\s)?|and\s|or\s|&|/|[、和与及或比]|vs\.?\s|versus\s|than\s|over\s|to\s|nor\s"
-    rf"|but not\s)\s{{0,2}}(?:(?i:{_NOUN})\s)?"
-)
 _RANGE = _next_to(r"\s?[-–—]\s?|\sthrough\s|\sthru\s|至|到|\.")
 
 _SENTENCE_START = re.compile(r"(?:\A|[\n\r.!?:;…([{)\]\"“‘'«|>。！？：；–—-])[\s*_`\"“‘'(#>•+-]{0,12}\Z")
@@ -81,17 +76,39 @@ _OTHER_NAME = (
     re.compile(r"(?i:\b(?:an?|letters?)\s[\"'“]?)\Z|°\s?\Z|[A-Za-z0-9][-'’]\Z"),
     re.compile(r"\+|#|-[a-zA-Z0-9]|\.[A-Za-z0-9]|['’](?!s\b)\w|\sto\sZ\b"),
 )
-# These two search a whole text in lower case: patterns that ignore case are many times slower.
-_BY_PLACE = re.compile(
-    rf"(?:first|second|third|fourth|fifth|sixth|last|1st|2nd|3rd|[4-9]th)\s(?:{_NOUN})"
-    rf"|(?:{_NOUN})\s?#?\d{{1,2}}\b(?![.,]?\d)|第\s?[一二三四五六七八九1-9]\s?[个句条种]?\s?(?:{_CJK_NOUN})"
-    r"|(?:译文|候选|选项|版本)\s?[一二三四五六七八九1-9]"
-)
-_HOW_MANY = re.compile(
-    rf"(?:three|four|five|six|seven|eight|nine|ten|[3-9]|[12]\d)\s(?:[a-z]{{1,20}}\s)?(?:(?:{_NOUN})s?\b|of them\b)"
-    rf"|[三四五六七八九十]个(?:{_CJK_NOUN})"
-)
-_SMALL = re.compile(rf"(?:{_NOUN}|Candidate|Translation|Option|Response|Answer)s?\s([b-z])\b(?!['’])")
+
+
+class _NounPatterns:
+    """The patterns that depend on what the candidates are called: by a common noun, or by that of the prompt."""
+
+    def __init__(self, noun: str) -> None:
+        own = re.escape(noun.lower())
+        nouns = _NOUNS if own in _NOUNS.split("|") else f"{_NOUNS}|{own}"
+        cjk = _CJK_NOUN if noun.isascii() else f"{_CJK_NOUN}|{own}"
+        self.only_names = re.compile(rf"\W{{0,6}}(?:(?i:{nouns})s?\s)?[A-Z](?:\W{{1,6}}(?:and\s|or\s)?[A-Z])*\W{{0,6}}")
+        self.after_noun = re.compile(
+            rf"(?i:(?<!{_WORD})(?:{nouns}|system|text|model|sentence|variant|entry|submission|choice|mt)s?)"
+            rf"(?:[ \t]{{0,2}}#?|-){_OPEN}\Z|(?i:{cjk})\Z"
+        )
+        self.joined = _next_to(
+            r"\s{0,2}(?:,\s{0,2}(?:and\s|or\s)?|and\s|or\s|&|/|[、和与及或比]|vs\.?\s|versus\s|than\s|over\s|to\s|nor\s"
+            rf"|but not\s)\s{{0,2}}(?:(?i:{nouns})\s)?"
+        )
+        # These two search a whole text in lower case: patterns that ignore case are many times slower.
+        self.by_place = re.compile(
+            rf"(?:first|second|third|fourth|fifth|sixth|last|1st|2nd|3rd|[4-9]th)\s(?:{nouns})"
+            rf"|(?:{nouns})\s?#?\d{{1,2}}\b(?![.,]?\d)|第\s?[一二三四五六七八九1-9]\s?[个句条种]?\s?(?:{cjk})"
+            r"|(?:译文|候选|选项|版本)\s?[一二三四五六七八九1-9]"
+        )
+        self.how_many = re.compile(
+            r"(?:three|four|five|six|seven|eight|nine|ten|[3-9]|[12]\d)\s(?:[a-z]{1,20}\s)?"
+            rf"(?:(?:{nouns})s?\b|of them\b)|[三四五六七八九十]个(?:{cjk})"
+        )
+        spelled = f"{nouns}|Candidate|Translation|Option|Response|Answer|{re.escape(noun)}"
+        self.small = re.compile(rf"(?:{spelled})s?\s([b-z])\b(?!['’])")
+
+
+_patterns = lru_cache(maxsize=16)(_NounPatterns)
 
 
 class AnalysisError(Exception):
@@ -106,6 +123,7 @@ class Mentions:
     count: int
     places: tuple[int, ...]
     ambiguous: bool
+    noun: str = NOUN
 
     @property
     def named(self) -> frozenset[int]:
@@ -115,7 +133,7 @@ class Mentions:
     @property
     def counts_candidates(self) -> bool:
         """Whether the text gives a number of candidates, three or more, so that it cannot be about fewer."""
-        return _HOW_MANY.search(self.text.lower()) is not None
+        return _patterns(self.noun).how_many.search(self.text.lower()) is not None
 
     def renamed(self, order: Sequence[int]) -> str:
         """Return the analysis for an order in which the i-th candidate is the one that was `order[i]`-th.
@@ -134,35 +152,36 @@ class Mentions:
         return "".join(letters)
 
 
-def find_mentions(text: str, count: int) -> Mentions:
-    """Find the letters of `count` candidates, A, B and so on, in an analysis."""
-    quotes = [m.span() for m in _QUOTED.finditer(text) if not _ONLY_NAMES.fullmatch(m[0])]
+def find_mentions(text: str, count: int, noun: str = NOUN) -> Mentions:
+    """Find the letters of `count` candidates, A, B and so on, in an analysis; the prompt calls them by the noun."""
+    patterns = _patterns(noun)
+    quotes = [m.span() for m in _QUOTED.finditer(text) if not patterns.only_names.fullmatch(m[0])]
     starts = [start for start, _ in quotes]
-    small = any(_index(found[1].upper()) < count for found in _SMALL.finditer(text))
-    places, ambiguous = list[int](), small or _BY_PLACE.search(text.lower()) is not None
+    small = any(_index(found[1].upper()) < count for found in patterns.small.finditer(text))
+    places, ambiguous = list[int](), small or patterns.by_place.search(text.lower()) is not None
     for match in _ALONE.finditer(text):
         place = match.start()
         quote = bisect_right(starts, place) - 1
         if _index(match[0]) < count:
-            found = _is_mention(text, place, count, quoted=quote >= 0 and place < quotes[quote][1])
+            found = _is_mention(text, place, count, patterns, quoted=quote >= 0 and place < quotes[quote][1])
             ambiguous = ambiguous or found is None
             places += [place] if found else []
-    return Mentions(text, count, tuple(places), ambiguous)
+    return Mentions(text, count, tuple(places), ambiguous, noun)
 
 
 def _index(letter: str) -> int:
     return ord(letter) - ord("A")
 
 
-def _is_mention(text: str, place: int, count: int, *, quoted: bool) -> bool | None:
+def _is_mention(text: str, place: int, count: int, patterns: _NounPatterns, *, quoted: bool) -> bool | None:
     """Return whether the letter at this place names a candidate; None where it is ambiguous."""
     letter, before, after = text[place], text[max(0, place - WINDOW) : place], text[place + 1 : place + 1 + WINDOW]
 
-    def next_to(patterns: tuple[re.Pattern[str], re.Pattern[str]]) -> tuple[bool, bool]:
-        found = patterns[0].search(before), patterns[1].match(after)
+    def next_to(neighbours: _Neighbours) -> tuple[bool, bool]:
+        found = neighbours[0].search(before), neighbours[1].match(after)
         return tuple(match is not None and _index(match[1]) < count for match in found)  # type: ignore[return-value]
 
-    after_noun, compared = bool(_AFTER_NOUN.search(before)), any(next_to(_COMPARED))
+    after_noun, compared = bool(patterns.after_noun.search(before)), any(next_to(_COMPARED))
     if quoted:
         return None if after_noun or compared else False
     other_name = _OTHER_NAME[1].match(after) or (not after_noun and _OTHER_NAME[0].search(before))
@@ -172,7 +191,7 @@ def _is_mention(text: str, place: int, count: int, *, quoted: bool) -> bool | No
     if after_noun or compared or wrapped:
         return True
     starts = bool(_SENTENCE_START.search(before))
-    joined_left, joined_right = next_to(_JOINED)
+    joined_left, joined_right = next_to(patterns.joined)
     led = starts or bool(_LED.search(before))
     clear = bool(_CLEAR_AFTER.match(after))
     if count < 9 and (joined_left or (led and (joined_right or clear))):  # of nine candidates, one is called I

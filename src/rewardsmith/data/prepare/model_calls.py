@@ -16,6 +16,7 @@ from pydantic import Field
 
 from rewardsmith.data.prepare.prepare_job import Preparation, PrepareJob
 from rewardsmith.data.prepare.row_files import require_outputs
+from rewardsmith.data.rollout_rows import RolloutSelection
 from rewardsmith.data.rows import ANSWER, MAX_LISTED, MAX_SHOWN, PROMPT, Layout, Row, printable
 from rewardsmith.errors import UserError
 from rewardsmith.jobs import JobContext, Result
@@ -43,12 +44,12 @@ class CallItem(Generic[T]):
     value: T
 
 
-class ModelCallJob(PrepareJob, RequestSettings):
+class ModelCallJob(PrepareJob, RequestSettings, RolloutSelection):
     """A job that calls a model for every row."""
 
     unit: ClassVar[str]
 
-    limit: int | None = Field(default=None, ge=1, description="only the first rows")
+    limit: int | None = Field(default=None, ge=1, description="only the first rows, or groups of rollouts")
     prompt_column: str = Field(default=PROMPT, min_length=1, description="the problem: text, or messages")
     answer_column: str = Field(default=ANSWER, min_length=1, description="the right answer; rows may lack it")
     max_tokens: int = Field(default=4096, ge=1, description="token limit of a reply; a truncated reply is not parsed")

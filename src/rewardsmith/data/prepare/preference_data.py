@@ -28,6 +28,7 @@ from rewardsmith.data.prepare.prepare_job import (
     source_text,
 )
 from rewardsmith.data.prepare.row_files import require_outputs
+from rewardsmith.data.rollout_rows import RolloutSelection
 from rewardsmith.data.row_items import RankingRows
 from rewardsmith.data.rows import ID, PROMPT, Columns, Layout, Row, RowError, printable
 from rewardsmith.errors import UserError, listing, nearest
@@ -39,16 +40,20 @@ from rewardsmith.types import Message, Prompt, Ranking
 PLACEHOLDER = "{source}"
 
 
-class PreferencesJob(SplitJob):
+class PreferencesJob(SplitJob, RolloutSelection):
     """Pairs of answers, one better than the other, that a reward model learns from.
 
-    The input has groups of answers: rows with a prompt, candidates and scores or a ranking, or annotations of
-    translations as WMT publishes them (TSV). The pairs have `prompt`, `chosen`, `rejected`, `margin` and `tied`: the
-    stage `reward_model` reads them, and TRL does.
+    The input has groups of answers: rows with a prompt, candidates and scores or a ranking; scored rollouts, of a run
+    or of `rewardsmith score`; or annotations of translations as WMT publishes them (TSV). The pairs have `prompt`,
+    `chosen`, `rejected`, `margin` and `tied`: the stage `reward_model` reads them, and TRL does.
 
     Pairs whose scores differ by 2 or more, at most 8 of each group:
 
     `rewardsmith prepare preferences scores.jsonl pairs.parquet --sample 8 --min-margin 2`
+
+    The best and the worst answer of every group of a run, from step 100 on:
+
+    `rewardsmith prepare preferences runs/rrm pairs.jsonl --chat --pairs best-worst --kind train --step 100-999`
 
     Groups of four from human annotations, for a model that ranks:
 
@@ -98,7 +103,7 @@ class PreferencesJob(SplitJob):
     async def run(self, context: JobContext) -> Result:
         """Read the groups, and write their pairs or parts in the order of the input."""
         mqm = Path(self.input).expanduser() if self.labels == "mqm" else None
-        prepared = Preparation(self, files=None if mqm is None else [mqm])
+        prepared = Preparation(self, files=None if mqm is None else [mqm], scored_only=True)
         require_outputs(self.outs, prepared.files, replace=context.fresh)
         builder, facts = PreferenceBuilder(self, prepared.counts), dict[str, Any]()
         if mqm is None:

@@ -20,11 +20,12 @@ from pydantic import Field, Strict, model_validator
 
 from rewardsmith.data.prepare.row_files import open_outputs, write_provenance
 from rewardsmith.data.readers import find_files, names_of, read_rows, where
+from rewardsmith.data.rollout_rows import TABLE, RolloutSelection, SelectedRollouts, form_of, rollout_row, run_files
 from rewardsmith.data.rows import ANSWER, BadRows, Row, RowError, no_column
 from rewardsmith.errors import UserError
 from rewardsmith.jobs import Job, JobContext, Result
 from rewardsmith.storage import file_facts
-from rewardsmith.text.judge_prompts import question_of
+from rewardsmith.text.judge_prompts import PromptIdentity, question_of
 from rewardsmith.types import Message, Prompt
 
 T = TypeVar("T")
@@ -43,7 +44,7 @@ class PrepareJob(Job):
     arguments: ClassVar[tuple[str, ...]] = ("input", "out")
     command: ClassVar[str]
 
-    input: str = Field(description="JSONL or Parquet: a file, a folder or a pattern")
+    input: str = Field(description="JSONL or Parquet: a file, a folder or a pattern; or a run folder with rollouts")
     out: OutFile = Field(description="output file: .jsonl or .parquet")
     skip_bad: bool = Field(default=False, description="leave out rows that cannot be used, and list them")
 
@@ -86,16 +87,32 @@ class ReadRow(NamedTuple):
 
 
 class Preparation:
-    """A prepare job at work: its input files, bad rows and counts, which go to the provenance of its outputs."""
+    """A prepare job at work: its input files, bad rows and counts, which go to the provenance of its outputs.
 
-    def __init__(self, job: PrepareJob, *, limit: int | None = None, files: Sequence[Path] | None = None) -> None:
-        self._job, self._limit = job, limit
-        self.files = find_files(job.input) if files is None else files
+    Rollouts become rows (`rollout_row`), with `scored_only` those that have a score, in groups of two or more.
+    """
+
+    def __init__(
+        self,
+        job: PrepareJob,
+        *,
+        limit: int | None = None,
+        files: Sequence[Path] | None = None,
+        scored_only: bool = False,
+    ) -> None:
+        self._job, self._limit, self._scored_only = job, limit, scored_only
+        self._selection = job if isinstance(job, RolloutSelection) else RolloutSelection()
+        self._selected = SelectedRollouts(self._selection, job.input)
+        if files is None:
+            in_run = self._selected.in_run
+            files = run_files(Path(job.input), self._selection.stage) if in_run else find_files(job.input)
+        self.files = files
         self.columns: dict[str, None] = {}
         self.bad = BadRows(skip=job.skip_bad)
         self.counts: Counter[str] = Counter()
         self._file_rows: Counter[Path] = Counter()
         self._first: dict[tuple[str, str], str] = {}
+        self.judge_prompts: dict[Path, PromptIdentity] = {}  # of the outputs whose rows are prompts of a judge
 
     def require_new(self, where: str, **names: str) -> None:
         """Raise a `RowError` if an earlier row has one of the names; keywords are what the names are of."""
@@ -112,22 +129,48 @@ class Preparation:
     async def read(self, parse: Callable[[ReadRow], Iterable[T]]) -> list[T]:
         """Return what `parse` makes of all rows; its `RowError`s are bad rows."""
         found: list[T] = []
-        names = names_of(self.files)
-        for place, row in read_rows(self.files, limit=self._limit):
-            self.counts["rows read"] += 1
-            self._file_rows[self.files[place.file]] += 1
+        names, counts = names_of(self.files), self.counts
+        for place, row in read_rows(self.files):
             at = where(self.files, place)
             try:
+                if isinstance(row, RowError) and row.unfinished and self._selected.in_run:
+                    counts["incomplete lines left out"] += 1  # the run is still going, or was killed
+                    continue
+                if not isinstance(row, RowError) and not self._selected.takes(row):
+                    continue
+                if counts["rows read"] == self._limit:
+                    break
+                counts["rows read"] += 1
+                self._file_rows[self.files[place.file]] += 1
                 if isinstance(row, RowError):
                     raise row
-                self.columns |= dict.fromkeys(row)
-                found += [*parse(ReadRow(at, names[place.file], place.number, row))]
+                form = form_of(row)
+                self._selected.require_form(form)
+                rows = [row] if form == TABLE else self._from_rollouts(row)
+                for one in rows:
+                    self.columns |= dict.fromkeys(one)
+                    found += [*parse(ReadRow(at, names[place.file], place.number, one))]
             except RowError as error:
                 self.bad.note(at, error)
-            if self.counts["rows read"] % PAUSE_ROWS == 0:
+            if counts["rows read"] % PAUSE_ROWS == 0:
                 await asyncio.sleep(0)
-        self.bad.settle(self.counts["rows read"])
+        if not counts["rows read"]:
+            selected = f" with {self._selection.flags}" if self._selection.flags else ""
+            raise UserError(f"no group is left of {len(self.files)} file(s){selected}: select more")
+        self.bad.settle(counts["rows read"])
         return found
+
+    def _from_rollouts(self, line: Row) -> list[Row]:
+        row = rollout_row(line)
+        if not self._scored_only:
+            return [row]
+        if "scores" not in row:
+            raise RowError("the rollouts have no scores: `rewardsmith score … --out FILE` gives them some")
+        pairs = [(t, s) for t, s in zip(row["responses"], row["scores"], strict=True) if s is not None]
+        if len(pairs) < 2:
+            self.counts["groups with fewer than two scores left out"] += 1
+            return []
+        return [{**row, "responses": [text for text, _ in pairs], "scores": [score for _, score in pairs]}]
 
     async def write(
         self, context: JobContext, outs: Sequence[Path], rows: Iterable[tuple[int, Row]], facts: Mapping[str, Any]
@@ -151,7 +194,8 @@ class Preparation:
         inputs = [file_facts(file, self._file_rows.get(file)) for file in self.files]
         table = {"command": job.command, "settings": job.model_dump(mode="json"), "inputs": inputs, **result}
         for out, count in zip(outs, written, strict=True):
-            write_provenance(out, table | {"output": file_facts(out, count)})
+            prompt = {"judge_prompt": self.judge_prompts[out]} if out in self.judge_prompts else {}
+            write_provenance(out, table | prompt | {"output": file_facts(out, count)})
         lines = counts | {f"rows in {out}": count for out, count in by_file.items()}
         notes = [f"{count:>10,}  {name}" for name, count in lines.items()]
         notes += [str(self.bad)] if self.bad.count else []

@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from rewardsmith.data.readers import provenance_file
 from rewardsmith.data.rows import ABSENT, Row, RowError, describe, find, no_column, printable
 from rewardsmith.errors import UserError, nearest
 from rewardsmith.storage import write_atomically, writing
@@ -171,7 +172,7 @@ def write_provenance(out: Path, facts: Mapping[str, Any]) -> None:
     """Write `OUT.provenance.json`: settings, inputs, counts, and the versions of whatever made the file."""
     from rewardsmith import __version__  # noqa: PLC0415 the package imports this module
 
-    place = out.with_name(f"{out.name}.provenance.json")
+    place = provenance_file(out)
     text = json.dumps({"rewardsmith": __version__, **facts}, indent=2, ensure_ascii=False, default=str)
     with writing(place):
         write_atomically(place, text + "\n")

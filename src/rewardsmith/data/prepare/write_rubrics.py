@@ -51,6 +51,8 @@ class RubricJob(ModelCallJob):
     skeleton of any proof; it names neither the answer nor the words of the reference. One that lacks something is
     requested again with the reason. The output has the rows of the input with `extra_info.criteria`, in the same order.
 
+    A file of `generate` will do as well: its answers stay in the rows, which `prepare graded` then reads.
+
     Replies are kept as they come: after Ctrl-C or a crash the same command continues.
 
     `rewardsmith prepare rubric problems.jsonl rubrics.jsonl --models models.toml --writer strong`

@@ -18,6 +18,7 @@ from rewardsmith.checks import unicode
 from rewardsmith.llm import ChatReply
 from rewardsmith.types import FailureKind
 
+ABSENT = (404, 405, 501)  # status of what a server does not have
 MAX_EXCERPT = 300  # characters of a reply that an error shows
 _SHORT = Repr()
 _SHORT.maxstring = _SHORT.maxother = MAX_EXCERPT
@@ -99,7 +100,7 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
 
 def token_counts(body: object) -> tuple[int, int]:
     """Return prompt and completion tokens, 0 where the server does not report them."""
-    usage = body.get("usage") if isinstance(body, dict) else None
+    usage = body.get("usage") or body.get("meta_info") if isinstance(body, dict) else None  # the second is SGLang's
     counts = [usage.get(name) for name in ("prompt_tokens", "completion_tokens")] if isinstance(usage, dict) else [0, 0]
     prompt, completion = (n if type(n) is int and 0 <= n < 2**40 else 0 for n in counts)
     return prompt, completion
@@ -173,6 +174,16 @@ def parse_class(body: Any) -> float:
             "refused", f"the model has {len(probs)} classes: a reward needs a single output", retryable=False
         )
     return _number(probs[0] if probs else None, "class")
+
+
+def parse_reward(body: Any) -> float:
+    """Return the only output of a reward model on SGLang, whose reply to one conversation may be a list of one."""
+    entry = body[0] if isinstance(body, list) and len(body) == 1 else body
+    values = _field(entry, "embedding", list)
+    if len(values) > 1:
+        reason = f"the model has {len(values)} outputs: a reward needs a single one"
+        raise RequestError("refused", reason, retryable=False)
+    return _number(values[0] if values else None, "reward")
 
 
 def parse_scores(body: Any, count: int) -> list[float]:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -15,10 +16,12 @@ from numpy.typing import NDArray
 from yarl import URL
 
 from rewardsmith.engines.client import replies
+from rewardsmith.engines.client.conversation_tokens import ConversationTokens
 from rewardsmith.engines.client.dispatcher import Dispatcher, ServerReply
 from rewardsmith.engines.client.http_client import Endpoint
 from rewardsmith.engines.client.probes import probe_replies, without_sampling
-from rewardsmith.engines.client.replies import RequestError, parse_models
+from rewardsmith.engines.client.replies import ABSENT, RequestError, parse_models
+from rewardsmith.engines.client.server_sleep import ServerSleep
 from rewardsmith.engines.model_settings import ClientSettings
 from rewardsmith.errors import UserError, listing, nearest
 from rewardsmith.llm import ChatReply, ChatRequest, Conversation, ModelCallError, ProbeReply, Usage
@@ -28,16 +31,14 @@ from rewardsmith.types import Message
 T = TypeVar("T")
 
 LIST_TIMEOUT = 30.0  # seconds in which a server must list its models
-SLEEP_TIMEOUT = 300.0  # seconds for /sleep and /wake_up, which move weights
 ATTEMPTS, PAUSE = 3, 0.5  # of these requests, which need no slot
-ABSENT = (404, 405, 501)  # status of what a server does not have
 
-_SLEEP_MODE = "start vLLM with --enable-sleep-mode and the environment variable VLLM_SERVER_DEV_MODE=1"
 _CHECKED = [(Message("user", "1 + 1 ="), Message("assistant", text)) for text in ("2", "I do not know.")]
 _REMEDY = {
-    "classify": "the server does not rate conversations (vLLM: a sequence-classification model, --runner pooling)",
+    "classify": "the server does not rate conversations (vLLM: a sequence-classification model, --runner pooling;"
+    " SGLang: --is-embedding)",
     "score": "the server does not score pairs of texts (vLLM: a cross-encoder, --runner pooling)",
-    "embed": "the server does not embed texts (vLLM: an embedding model, --runner pooling)",
+    "embed": "the server does not embed texts (vLLM: an embedding model, --runner pooling; SGLang: --is-embedding)",
 }
 
 
@@ -62,13 +63,17 @@ class ServedModel:
         self._discovered: str | None = None
         self._discovery: asyncio.Task[str] | None = None
         self._limit_field = "max_tokens"
-        self._asleep: bool | None = None  # unknown: an earlier run may have left the servers asleep
+        self._tokens = ConversationTokens(settings, model, name)
+        self._sleep = ServerSleep(self, settings.api)
+        # None: unknown, an earlier run may have left vLLM asleep.
+        self._asleep: bool | None = False if settings.api == "sglang" else None
 
     def replace_urls(self, urls: Sequence[str], model: str | None = None) -> None:
         """Use other servers from now on; requests in flight that fail are sent to the new ones."""
         self._dispatcher.endpoints = _endpoints(urls)
         self._discovered = None
         self._model = model or self._model
+        self.forget_sleep()
 
     async def identity(self) -> str:
         """Return the model's identity in the cache: its name, version, verb, and the extra fields of requests."""
@@ -92,10 +97,12 @@ class ServedModel:
         except ModelCallError as error:
             remedy = "start the server, or correct urls"
             raise ModelCallError(error.kind, f"models.{self.name}: {error}: {remedy}", error.attempts) from None
-        serves = self._settings.serves
+        serves, offload = self._settings.serves, getattr(self._settings, "offload", False)
+        if offload:
+            await _all([self._sleep.check(endpoint) for endpoint in self._dispatcher.endpoints])
         if serves == "chat" or self._asleep:
             return
-        if self._asleep is None and getattr(self._settings, "offload", False):
+        if self._asleep is None and offload:
             await self.wake()
         try:
             if serves == "embed":
@@ -108,7 +115,10 @@ class ServedModel:
             raise UserError(f"models.{self.name}: {_REMEDY[serves]}: {error}") from None
 
     async def close(self) -> None:
-        """Close all connections. The model may be used again."""
+        """Close all connections. The model may be used again. SGLang servers do not stay asleep."""
+        if self._sleep.sleepers:
+            with suppress(ModelCallError, UserError):
+                await self.wake()
         await self._dispatcher.close()
 
     async def __aenter__(self) -> ServedModel:
@@ -118,27 +128,19 @@ class ServedModel:
         await self.close()
 
     async def sleep(self) -> None:
-        """Let the servers release their device memory; calls fail until `wake` (vLLM)."""
+        """Let the servers release their device memory; calls fail until `wake`."""
         await self._set_sleeping(True)
 
     async def wake(self) -> None:
-        """Let the servers take their device memory again (vLLM)."""
+        """Let the servers take their device memory again."""
         await self._set_sleeping(False)
 
+    def forget_sleep(self) -> None:
+        """Take the servers to be awake: they are others, or about to be stopped."""
+        self._sleep.sleepers.clear()
+
     async def _set_sleeping(self, asleep: bool) -> None:
-        path = "sleep" if asleep else "wake_up"
-
-        async def send(endpoint: Endpoint) -> None:
-            url = endpoint.at(path, root=True)
-            url = url.update_query(level=1) if asleep else url
-            try:
-                await self.request(endpoint, url, _ignore, SLEEP_TIMEOUT, payload={}, attempts=ATTEMPTS)
-            except RequestError as error:
-                if error.status in ABSENT:
-                    raise UserError(f"models.{self.name}.offload: /{path}: {error}; {_SLEEP_MODE}") from None
-                raise ModelCallError(error.kind, f"/{path}: {error}") from None
-
-        await _all([send(endpoint) for endpoint in self._dispatcher.endpoints])
+        await _all([self._sleep.move(endpoint, asleep=asleep) for endpoint in self._dispatcher.endpoints])
         self._asleep = asleep
 
     # ---- which model the servers have ------------------------------------------------------------------------------
@@ -275,7 +277,10 @@ class ServedModel:
         return [value for values in parts for value in values]
 
     async def _classify(self, conversation: Conversation) -> float:
-        body = {"messages": _messages(conversation), "use_activation": False}
+        if self._settings.api == "sglang":
+            tokens = lambda: {"input_ids": self._tokens.encode(conversation)}  # noqa: E731
+            return (await self._call("classify", tokens, replies.parse_reward)).value
+        body: dict[str, Any] = {"messages": _messages(conversation), "use_activation": False}
         return (await self._call("classify", body, replies.parse_class)).value
 
     async def _score(self, conversations: Sequence[Conversation]) -> list[float]:
@@ -300,13 +305,14 @@ class ServedModel:
     async def _call(
         self,
         path: str,
-        body: Mapping[str, Any],
+        body: Mapping[str, Any] | Callable[[], Mapping[str, Any]],
         parse: Callable[[Any], T],
         deadline: float | None = None,
     ) -> ServerReply[T]:
         """Send a request with the model's name and the extra fields; a user's mistake is a failure like others."""
         try:
-            payload = {"model": await self._model_name(), **body, **self._extra_fields()[0]}
+            fields = body() if callable(body) else body
+            payload = {"model": await self._model_name(), **fields, **self._extra_fields()[0]}
             root = path in ("classify", "score")  # these are not below /v1
             deadline = deadline or self._settings.deadline
             return await self._dispatcher.call(path, payload, parse, deadline=deadline, root=root)
@@ -347,10 +353,6 @@ def _endpoints(urls: Sequence[str]) -> list[Endpoint]:
 
 def _messages(conversation: Conversation) -> list[dict[str, str]]:
     return [{"role": message.role, "content": message.content} for message in conversation]
-
-
-def _ignore(_body: object) -> None:
-    """Parse a reply whose body does not matter."""
 
 
 async def _all(coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:

@@ -50,15 +50,21 @@ class AttentionPlan(Protocol):
 _plan: AttentionPlan | None = None
 
 
+def set_attention_plan(plan: AttentionPlan | None) -> None:
+    """Use a plan for the passes from now on."""
+    global _plan  # noqa: PLW0603 see above
+    _plan = plan
+
+
 @contextmanager
 def attention_plan(plan: AttentionPlan) -> Iterator[None]:
     """Run forward and backward passes under a plan."""
-    global _plan  # noqa: PLW0603 see above
-    before, _plan = _plan, plan
+    before = _plan
+    set_attention_plan(plan)
     try:
         yield
     finally:
-        _plan = before
+        set_attention_plan(before)
 
 
 def _attend(

@@ -1,4 +1,4 @@
-"""The embedded engine: any Hugging Face causal language model in this process, on a CPU or one GPU."""
+"""The embedded engine: any Hugging Face causal language model in this process, on the CPU or on one of its GPUs."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from torch.nn.utils import get_total_norm
 
 from rewardsmith.engines.embedded import architectures
 from rewardsmith.engines.embedded.attention import attention_plan
+from rewardsmith.engines.embedded.cards import current, select_device
 from rewardsmith.engines.embedded.generate import LENGTH_STEP, Completion, GenerationRequest, Generator, StopRule
 from rewardsmith.engines.embedded.heads import Head
 from rewardsmith.engines.embedded.learner import Learner
@@ -25,7 +26,6 @@ from rewardsmith.engines.embedded.loading import (
     read_tensors,
     restore_weights,
     save_folder,
-    select_device,
     write_tensors,
 )
 from rewardsmith.engines.embedded.model_files import quiet
@@ -53,9 +53,9 @@ class EmbeddedEngine(ModelText):
         self.model: Any = loaded.model
         if self.stop_ids != loaded.stop_ids and getattr(self.model, "generation_config", None) is not None:
             self.model.generation_config.eos_token_id = list(self.stop_ids)  # servers stop where we stop
-        with quiet():
+        with quiet(), current(self.device):
             architectures.check_architecture(self.model, name)
-        architectures.fuse_norms(self.model)
+            architectures.fuse_norms(self.model)
         if settings.head == "scalar":
             architectures.configure_scalar_head(self.model, self.tokenizer, settings.template)
         self.padding = self.model.config.get_text_config().pad_token_id
@@ -84,7 +84,7 @@ class EmbeddedEngine(ModelText):
         """Return an engine with the same weights and no optimizer; `settings` may give it a scalar head."""
         settings = settings or self.settings.model_copy(update={"lora": None, "offload": False})
         device, dtype = select_device(
-            self.device.type if settings.device == "auto" else settings.device,
+            str(self.device) if settings.device == "auto" else settings.device,
             str(self.dtype).removeprefix("torch.") if settings.dtype == "auto" else settings.dtype,
         )
         model = architectures.merge_adapter(self.model)
@@ -164,7 +164,8 @@ class EmbeddedEngine(ModelText):
         heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         row = 2 * config.num_hidden_layers * heads * width * self.dtype.itemsize * (length + LENGTH_STEP["cuda"])
-        free = torch.cuda.mem_get_info(self.device)[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+        cached = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
+        free = torch.cuda.mem_get_info(self.device)[0] + cached
         return max(1, min(self._max_rows, int(0.7 * free / row)))
 
     # ---- learning --------------------------------------------------------------------------------------------------
@@ -188,7 +189,8 @@ class EmbeddedEngine(ModelText):
         """Create a new optimizer."""
         self.stop_learning()
         trainable = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
-        self._learner = Learner(trainable, optimizer)
+        with current(self.device):
+            self._learner = Learner(trainable, optimizer)
 
     def stop_learning(self) -> None:
         """Release the optimizer and its memory."""
@@ -215,16 +217,17 @@ class EmbeddedEngine(ModelText):
         """Take one optimizer step on the loss over all rows: the gradients of the micro-batches add up."""
         if self._learner is None:
             raise RuntimeError("update was called before learn_with")
-        try:
-            for batch, outputs in self._forward(rows, temperature, max_rows, entropy=entropy):
-                with attention_plan(batch.plan):  # for the attention that gradient checkpointing repeats
-                    loss(outputs).backward()  # type: ignore[no-untyped-call]
-                count(len(outputs.rows))
-        except BaseException:
-            self._learner.zero_grad()
-            raise
-        self._digest, self._offloaded = "", False
-        return self._learner.step(lr)
+        with current(self.device):
+            try:
+                for batch, outputs in self._forward(rows, temperature, max_rows, entropy=entropy):
+                    with attention_plan(batch.plan):  # for the attention that gradient checkpointing repeats
+                        loss(outputs).backward()  # type: ignore[no-untyped-call]
+                    count(len(outputs.rows))
+            except BaseException:
+                self._learner.zero_grad()
+                raise
+            self._digest, self._offloaded = "", False
+            return self._learner.step(lr)
 
     @property
     def is_finite(self) -> bool:
@@ -239,8 +242,9 @@ class EmbeddedEngine(ModelText):
     @torch.no_grad()
     def _measure(self, rows: Sequence[Row], temperature: float, output: str, max_rows: int | None = None) -> Tensor:
         result_BT = torch.zeros(len(rows), _width(rows), device=self.device)
-        for _, outputs in self._forward(rows, temperature, max_rows, entropy=False):
-            result_BT[outputs.rows] = getattr(outputs, output).float()
+        with current(self.device):
+            for _, outputs in self._forward(rows, temperature, max_rows, entropy=False):
+                result_BT[outputs.rows] = getattr(outputs, output).float()
         return result_BT
 
     def _forward(
@@ -278,15 +282,17 @@ class EmbeddedEngine(ModelText):
     def sleep(self) -> None:
         """Offload weights and optimizer to host memory; weights that have not changed are not copied again."""
         if self.device.type == "cuda" and self._awake:
-            self._offload.to_host(self._tensors(), unchanged=self._learner is None and self._offloaded)
+            with current(self.device):
+                self._offload.to_host(self._tensors(), unchanged=self._learner is None and self._offloaded)
+                torch.cuda.empty_cache()
             self._offloaded = True
-            torch.cuda.empty_cache()
         self._awake = False
 
     def wake(self) -> None:
         """Move them back to the device, bit for bit."""
         if self.device.type == "cuda" and not self._awake:
-            self._offload.to_device(self._tensors(), self.device)
+            with current(self.device):
+                self._offload.to_device(self._tensors(), self.device)
         self._awake = True
 
     def _tensors(self) -> list[Tensor]:

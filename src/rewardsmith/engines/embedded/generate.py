@@ -27,6 +27,7 @@ from rewardsmith.engines.embedded.attention import (
     attention_plan,
     to_device,
 )
+from rewardsmith.engines.embedded.cards import current
 from rewardsmith.engines.embedded.heads import Head
 from rewardsmith.engines.embedded.sampling import sample, uniforms
 from rewardsmith.engines.protocol import Sampling, Tick, no_tick
@@ -119,9 +120,12 @@ class Generator:
         called, and an exception from it ends the work.
         """
         while self._waiting or any(self._owners):
-            with torch.inference_mode():
+            with torch.inference_mode(), current(self._device):
                 self._schedule()
                 self._run()
+            if self._device.type == "cuda":
+                await asyncio.sleep(0)  # while this GPU works, another model may give its own GPU work
+            with torch.inference_mode(), current(self._device):
                 complete = self._postprocess()
             for item in complete:
                 yield item
@@ -220,7 +224,7 @@ class Generator:
         The eager run is on the stream that records. So the workspace of its matrix products belongs to the stream, and
         not to the memory of a graph, with which it would be freed while the next graph still uses it.
         """
-        key, stream, now = (rows, length), recording_stream(), torch.cuda.current_stream()
+        key, stream, now = (rows, length), recording_stream(self._device), torch.cuda.current_stream(self._device)
         if key not in self._graphs:
             self._graphs[key] = None
             stream.wait_stream(now)
@@ -364,9 +368,9 @@ class StopRule:
 
 
 @cache
-def recording_stream() -> torch.cuda.Stream:
-    """Return the stream on which all CUDA graphs are recorded."""
-    return torch.cuda.Stream()  # type: ignore[no-untyped-call]
+def recording_stream(device: torch.device) -> torch.cuda.Stream:
+    """Return the stream on which all CUDA graphs of a GPU are recorded."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def round_up(count: int, step: int) -> int:

@@ -25,6 +25,7 @@ from transformers import (
 
 from rewardsmith.engines.embedded import architectures
 from rewardsmith.engines.embedded.attention import ATTENTION
+from rewardsmith.engines.embedded.cards import current, select_device
 from rewardsmith.engines.embedded.chat_template import require_chat_template, with_chat_template
 from rewardsmith.engines.embedded.model_files import ModelFolder, quiet
 from rewardsmith.engines.embedded.tiny import TINY, make_tiny, tiny_config
@@ -50,7 +51,7 @@ def load_model(settings: ModelSettings, *, seed: int = 0) -> LoadedModel:
     assert init is not None
     device, dtype = select_device(settings.device, settings.dtype)
     folder = None if is_tiny(init) else ModelFolder(init)  # a download may take long, and shows its progress
-    with quiet():
+    with quiet(), current(device):
         model: Any
         if folder is None:
             model, tokenizer = make_tiny(init, seed=seed)
@@ -69,17 +70,6 @@ def load_model(settings: ModelSettings, *, seed: int = 0) -> LoadedModel:
     architectures.disable_dropout(model)
     stops = stop_ids(model.config, getattr(model, "generation_config", None), tokenizer)
     return LoadedModel(model.train(), tokenizer, device, dtype, stops)
-
-
-def select_device(device: str, dtype: str) -> tuple[torch.device, torch.dtype]:
-    """Resolve `auto`: the GPU if there is one, in bfloat16; else the CPU, in float32."""
-    found = torch.cuda.is_available()
-    if device == "cuda" and not found:
-        reason = "this torch is built without CUDA" if torch.version.cuda is None else "torch finds no GPU"
-        raise UserError(f'device = "cuda": {reason}. Set device = "cpu", or "auto" to take a GPU where there is one')
-    kind = ("cuda" if found else "cpu") if device == "auto" else device
-    precision = ("bfloat16" if kind == "cuda" else "float32") if dtype == "auto" else dtype
-    return torch.device(kind), {"float32": torch.float32, "bfloat16": torch.bfloat16}[precision]
 
 
 def is_tiny(init: str) -> bool:

@@ -100,9 +100,9 @@ def find_folder(init: str, patterns: Sequence[str], *, subfolders: bool = False)
 class ModelFolder:
     """The folder that `init` names, after a download if it is an id; what is wrong with it is a `UserError`."""
 
-    def __init__(self, init: str) -> None:
+    def __init__(self, init: str, *, weights: bool = True) -> None:
         self._init = init
-        self.path = find_folder(init, _DOWNLOADED)
+        self.path = find_folder(init, [name for name in _DOWNLOADED if weights or "safetensors" not in name])
 
     def _bad(self, message: str) -> UserError:
         return UserError(f'init = "{self._init}": {message}')

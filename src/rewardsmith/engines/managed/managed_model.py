@@ -17,8 +17,7 @@ from pathlib import Path
 
 from rewardsmith.engines.client import ServedModel
 from rewardsmith.engines.client.http_client import Endpoint
-from rewardsmith.engines.client.replies import RequestError, parse_models
-from rewardsmith.engines.client.served_model import ABSENT
+from rewardsmith.engines.client.replies import ABSENT, RequestError, parse_models
 from rewardsmith.engines.managed.server_process import (
     HOST,
     TAIL,
@@ -110,6 +109,7 @@ class ManagedModel(WrappedModel):
             await asyncio.gather(starting, return_exceptions=True)
         process, self._process = self._process, None
         self._root, self._deaths, self._asleep = "", 0, False
+        self.model.forget_sleep()
         try:
             await self.model.close()
         finally:

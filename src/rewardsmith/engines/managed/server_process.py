@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from rewardsmith.engines.model_settings import ManagedSettings
+from rewardsmith.engines.model_settings import ManagedSettings, visible_gpus
 from rewardsmith.masking import resolved
 from rewardsmith.storage import writing
 
@@ -72,7 +72,9 @@ def _sglang(settings: ManagedSettings, name: str) -> list[str]:
         *("--tp-size", str(settings.tensor_parallel_size), "--log-level-http", "warning"),
         *_option("--mem-fraction-static", settings.gpu_memory_utilization),
         *_option("--context-length", settings.max_model_len),
-        *(["--is-embedding"] if settings.serves == "embed" else []),
+        *(["--is-embedding"] if settings.serves != "chat" else []),
+        # Without the second, the weights are lost in sleep.
+        *(["--enable-memory-saver", "--enable-weights-cpu-backup"] if settings.offload else []),
     ]
 
 
@@ -84,10 +86,13 @@ def server_environment(settings: ManagedSettings) -> dict[str, str]:
     """Return all variables of a server: those of this process, what the command needs, and those of the recipe."""
     needed = {"PYTHONUNBUFFERED": "1"}  # the last lines before a crash matter most
     defaults = {"VLLM_NO_USAGE_STATS": "1", "HF_HUB_DISABLE_UPDATE_CHECK": "1"}
-    if settings.offload:
+    if settings.offload and settings.api == "vllm":
         needed["VLLM_SERVER_DEV_MODE"] = "1"  # without it, vLLM has no /sleep
+    if settings.offload and settings.api == "sglang":
+        needed["SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION"] = "false"  # /health would generate, and sleepers cannot
     if settings.devices is not None:
-        needed["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, settings.devices))
+        visible = visible_gpus()
+        needed["CUDA_VISIBLE_DEVICES"] = ",".join(visible[n] if visible else str(n) for n in settings.devices)
     given: dict[str, str] = resolved(settings.environment)[0]
     return defaults | dict(os.environ) | needed | given
 

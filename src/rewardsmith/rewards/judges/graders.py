@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal
@@ -16,6 +17,7 @@ from rewardsmith.rewards.judges.judge import (
     DEFAULT_REQUEST,
     DEFAULT_WAYS,
     MAX_CHARS,
+    AllowOtherPrompt,
     ChatModelName,
     Judge,
     MaxChars,
@@ -34,14 +36,16 @@ from rewardsmith.rewards.rules.rule_settings import Way
 from rewardsmith.rewards.rules.truth import extra, truths
 from rewardsmith.text import grades, verdicts
 from rewardsmith.text.grades import parse_grade
-from rewardsmith.text.judge_prompts import format_number, question_of, quote_as
+from rewardsmith.text.judge_prompts import PromptIdentity, format_number, grading_identity, question_of, quote_as
 from rewardsmith.text.rubrics import (
     DECIMALS,
     MAX_POINTS,
     Criterion,
     InvalidCriteria,
+    fault_kinds,
     list_criteria,
     parse_criteria,
+    parse_fault,
     total_points,
 )
 from rewardsmith.text.templates import Template, load_template
@@ -61,6 +65,11 @@ class CriterionSettings(Settings):
     name: str | None = Field(
         default=None, pattern=r"^[A-Za-z0-9_-]+$", description="of its part in scores and metrics; not set: c1, c2, …"
     )
+
+
+def fault_label(name: str) -> str:
+    """Return the name of a criterion as a label."""
+    return re.sub("[^a-z0-9]+", "-", name.lower()).strip("-")[:40].strip("-")
 
 
 class ResponseJudge(Judge):
@@ -147,6 +156,7 @@ class Rubric(ResponseJudge):
         max_chars: MaxChars = MAX_CHARS,
         quoting: QuotingStyle = "fence",
         template: Annotated[str | None, Field(min_length=1, description="path of your own; not set: built-in")] = None,
+        allow_other_prompt: AllowOtherPrompt = False,
         votes: Votes = 1,
         request: Request = DEFAULT_REQUEST,
     ) -> None:
@@ -162,16 +172,21 @@ class Rubric(ResponseJudge):
         super().__init__(
             model, request, votes, loaded, show=show, extract=extract, max_chars=max_chars, quoting=quoting
         )
+        self.allows_other_prompt = allow_other_prompt
         self.parser = verdicts.PARSER if self._met else grades.PARSER
         named = self._given if self._each and isinstance(self._given, tuple) else ()
         self.parts = tuple(criterion.name for criterion in named)
+
+    def judge_prompt(self) -> PromptIdentity:
+        """Return what the prompts depend on apart from criteria and rollouts, to compare with the judge's training."""
+        return grading_identity(self._template, self._quoting)
 
     def items(self, prompt: Prompt) -> Sequence[tuple[float | Criterion, dict[str, str]]]:
         """Return one item for the whole rubric, or one for each criterion."""
         rubric = self._given
         if rubric is None:
             try:
-                rubric = self._usable(extra(prompt, self._field), self._field, f"the prompt {prompt.id!r}")
+                rubric = self._own_criteria(prompt)
             except InvalidCriteria as error:
                 raise CannotScore("invalid", str(error)) from None
         if self._each and not isinstance(rubric, str):
@@ -184,15 +199,27 @@ class Rubric(ResponseJudge):
         )
         return [(total, {"criteria": quote_as(text, self._quoting), "total": format_number(total)})]
 
-    def parse(self, reply: str, about: float | Criterion) -> float:
-        """Return the share of the points of the whole rubric, or of one criterion."""
+    def _own_criteria(self, prompt: Prompt) -> str | tuple[Criterion, ...]:
+        """Return the criteria of a prompt, with the kinds of fault that a written rubric looks for."""
+        rubric = self._usable(extra(prompt, self._field), self._field, f"the prompt {prompt.id!r}")
+        if isinstance(rubric, str):
+            return rubric
+        kinds = fault_kinds(extra(prompt, f"{self._field}_made_by"), len(rubric))
+        return tuple(replace(one, fault=kind) for one, kind in zip(rubric, kinds, strict=True))
+
+    def parse(self, reply: str, about: float | Criterion) -> Score:
+        """Return the share of the points of one criterion, or of the whole rubric with the fault that is named."""
         if self._met:
-            return float(parse_boolean(reply, **_MET))
-        total = about.points if isinstance(about, Criterion) else about
-        return parse_grade(reply, total, clamp=self._clamp).share
+            return Score(float(parse_boolean(reply, **_MET)))
+        if isinstance(about, Criterion):
+            return Score(parse_grade(reply, about.points, clamp=self._clamp).share)
+        return Score(parse_grade(reply, about, clamp=self._clamp).share, label=parse_fault(reply))
 
     def combine(self, questions: Sequence[Question], scores: Sequence[Score]) -> Score:
-        """Return the share of all points; the first criterion that failed, or an outage, is why there is none."""
+        """Return the share of all points; the first criterion that failed, or an outage, is why there is none.
+
+        The label is the kind of fault that cost the most points.
+        """
         if not self._each:
             return scores[0]
         criteria = [question.about for question in questions]
@@ -201,8 +228,11 @@ class Rubric(ResponseJudge):
         failures = sorted((s.failure for s in scores if s.failure), key=lambda failure: failure.kind != "unreachable")
         if failures:
             return Score(failure=failures[0], parts=parts, feedback=feedback)
-        earned = sum(c.points * (score.value or 0.0) for c, score in zip(criteria, scores, strict=True))
-        return Score(min(1.0, max(0.0, earned / total_points(criteria))), parts=parts, feedback=feedback)
+        shares = [score.value or 0.0 for score in scores]
+        earned = sum(c.points * share for c, share in zip(criteria, shares, strict=True))
+        lost = [max(c.points, 0.0) - c.points * share for c, share in zip(criteria, shares, strict=True)]
+        label = criteria[lost.index(max(lost))].fault if max(lost) > 0 else ""
+        return Score(min(1.0, max(0.0, earned / total_points(criteria))), parts=parts, feedback=feedback, label=label)
 
     def _given_criteria(self, criteria: str | list[CriterionSettings]) -> str | tuple[Criterion, ...]:
         """Return the criteria of the recipe."""
@@ -216,7 +246,10 @@ class Rubric(ResponseJudge):
             raise UserError(str(error)) from None
         if isinstance(rubric, str):
             return rubric
-        return tuple(replace(one, name=name) for one, name in zip(rubric, names, strict=True))
+        faults = ["" if isinstance(one, str) or one.name is None else fault_label(one.name) for one in criteria]
+        return tuple(
+            replace(one, name=name, fault=fault) for one, name, fault in zip(rubric, names, faults, strict=True)
+        )
 
     def _usable(self, value: object, field: str, owner: str) -> str | tuple[Criterion, ...]:
         """Return criteria that can be graded with these settings."""

@@ -114,7 +114,7 @@ def finite_number(value: Any, whose: str) -> float:
 
 
 def _prompts(hook: Callable[..., Any], group: RolloutGroup) -> list[Any]:
-    prompts = _awaited(hook(group))
+    prompts = awaited(hook(group))
     if not isinstance(prompts, list | tuple) or len(prompts) != len(group.rollouts):
         count = f"{len(prompts)} prompts" if isinstance(prompts, list | tuple) else f"a {type(prompts).__name__}"
         raise TypeError(f"preprocess returned {count} for {len(group.rollouts)} rollouts: return a list with one each")
@@ -136,7 +136,7 @@ def _prompt(prompt: Any) -> list[Any]:
 def _value(hook: Callable[..., Any], reply: str) -> list[Any]:
     try:
         try:
-            result = _awaited(hook(reply))
+            result = awaited(hook(reply))
         except (Unparsable, UserError):  # both are kinds of ValueError; a Halt is a UserError
             raise
         except ValueError as error:
@@ -147,7 +147,7 @@ def _value(hook: Callable[..., Any], reply: str) -> list[Any]:
         return [None, "", error.reason or "unparsable", error.detail, error.invalid]
 
 
-def _awaited(result: Any) -> Any:
+def awaited(result: Any) -> Any:
     """Return a result, or that of a coroutine; a worker has one event loop, for clients that hooks keep."""
     if not inspect.isawaitable(result):
         return result

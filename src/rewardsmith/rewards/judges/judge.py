@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -20,6 +21,7 @@ from rewardsmith.masking import shown
 from rewardsmith.rewards.base import failure_of
 from rewardsmith.rewards.rules.rule_settings import Way
 from rewardsmith.text import answers
+from rewardsmith.text.judge_prompts import PromptIdentity
 from rewardsmith.text.templates import Template
 from rewardsmith.types import RolloutGroup, Score
 
@@ -52,15 +54,18 @@ class Judge:
     Attributes:
         deadline: seconds for one verdict.
         parser: version of the parser, for the record of a run.
+        model_name: the judge, one of the recipe's models.
+        allows_other_prompt: whether the model may have been trained with another prompt; None: it has no such setting.
     """
 
     parser = ""
+    allows_other_prompt: bool | None = None
     _template: Template | None = None
 
     def __init__(self, model: str, request: RequestSettings, votes: int = 1) -> None:
         if votes > 1 and request.temperature == 0:
             raise UserError(f"votes = {votes} needs request.temperature above 0, such as 0.7: at 0 all votes are equal")
-        self._asker = Asker(model, request)
+        self._asker, self.model_name = Asker(model, request), model
         self._votes = votes
         self.deadline = request.deadline
 
@@ -110,7 +115,11 @@ class Judge:
     def facts(self) -> dict[str, Any]:
         """Return what the verdicts depend on apart from model and settings, for the record of a run."""
         parser = {"parser": self.parser} if self.parser else {}
-        return parser if self._template is None else {**self._template.facts(), **parser}
+        return {**self.judge_prompt(), **parser}
+
+    def judge_prompt(self) -> PromptIdentity:
+        """Return what the prompts depend on apart from the rollouts, to compare with the judge's training."""
+        return {} if self._template is None else self._template.facts()
 
 
 def _verdict(result: Result | Exception) -> Score:
@@ -123,7 +132,8 @@ def _verdict(result: Result | Exception) -> Score:
         return replace(scores[0], feedback=scores[0].feedback or votes[0].feedback)
     values = [score.value or 0.0 for score in scores]
     notes = [f"[vote {i} of {len(votes)}: {values[i - 1]:.4g}]\n{vote.feedback}" for i, vote in enumerate(votes, 1)]
-    return Score(sum(values) / len(values), feedback=joined_replies(notes))
+    labels = Counter(score.label for score in scores).most_common(1)
+    return Score(sum(values) / len(values), feedback=joined_replies(notes), label=labels[0][0])
 
 
 def failed_score(error: BaseException, parts: Iterable[str] = ()) -> Score:
@@ -147,6 +157,7 @@ MaxChars = Annotated[int, Field(ge=100, description="a longer response loses its
 QuotingStyle = Annotated[Literal["fence", "verbatim"], Field(description="foreign text in a fence, or bare")]
 Votes = Annotated[int, Field(ge=1, le=64, description="verdicts to average; more than half must be parsable")]
 OwnTemplate = Annotated[str, Field(min_length=1, description="a built-in prompt, or the path of your own")]
+AllowOtherPrompt = Annotated[bool, Field(description="call a judge that was trained with another prompt")]
 
 DEFAULT_REQUEST = RequestSettings()
 DEFAULT_WAYS: tuple[Way, ...] = ("boxed", "hash", "stated", "final")

@@ -73,7 +73,7 @@ class Plugin(Judge):
             raise UserError(f"there is no plug-in {file!r}: give the path of a Python file")
         self._field, self._file_deadline, self._memory = prompt_field, deadline, memory
         arguments = {"tokenizer": tokenizer and os.path.expanduser(tokenizer)}
-        self._call = Call(str(path), arguments, version=_version(path), loader=f"{__name__}:load_plugin")
+        self._call = Call(str(path), arguments, version=file_version(path), loader=f"{__name__}:load_plugin")
 
     def require(self, prompt: Prompt) -> None:
         """Raise `CannotScore` if a prompt lacks the field that is named; the file is not called."""
@@ -124,7 +124,7 @@ class Plugin(Judge):
         return found if isinstance(found, str) else question_of(prompt)
 
 
-def _version(file: Path) -> str:
+def file_version(file: Path) -> str:
     """Return what changes when a Python file of the folder does."""
     stats = [(path.name, path.stat()) for path in sorted(file.parent.glob("*.py"))]
     return hashlib.sha256(repr([(name, s.st_mtime_ns, s.st_size) for name, s in stats]).encode()).hexdigest()
@@ -138,14 +138,8 @@ def load_plugin(path: str, *, tokenizer: str | None = None) -> Callable[[tuple[s
 
     It takes `(name of the function, question, texts)`, and returns for each text `[value]` or `[kind, detail]`.
     """
-    siblings = Siblings(Path(path).parent)
-    name = f"{_PACKAGE}.{Path(path).stem}"  # its name where it comes from: relative imports then work
-    with siblings.importable():
-        spec = importlib.util.spec_from_file_location(name, path)
-        if spec is None or spec.loader is None:
-            raise UserError("it is not a Python file")
-        module = sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+    file = PythonFile(path)
+    module = file.module
     for needed in (PREPROCESS, POSTPROCESS):
         if not callable(getattr(module, needed, None)):
             raise UserError(f"it has no function {needed}")
@@ -159,7 +153,7 @@ def load_plugin(path: str, *, tokenizer: str | None = None) -> Callable[[tuple[s
             raise UserError(f"tokenizer = {tokenizer!r}: {type(error).__name__}: {str(error)[:300]}") from None
 
     def call(task: tuple[str, str, list[str]], _: str) -> list[Any]:
-        with siblings.importable():
+        with file.importable():
             return unless_halted(_called, module, loaded, *task)
 
     return call
@@ -187,20 +181,28 @@ def _checked(name: str, one: object) -> list[Any]:
         return ["crashed", f"TypeError: {error}"]
 
 
-class Siblings:
-    """A finder for the Python files of a plug-in's folder.
+class PythonFile:
+    """A file of a user as a module, and a finder for the Python files of its folder.
 
-    They can be imported by name, as relative imports, and from `verl.workers.reward_function`, where they come from.
-    Between calls they are removed: plug-ins of other folders may have files of the same names.
+    They can be imported by name, as relative imports, and from `verl.workers.reward_function`, where plug-ins come
+    from. Between calls they are removed: files of other folders may have the same names.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, path: str) -> None:
+        folder = Path(path).parent
         self._folder = str(folder)
         packages = [path.parent.name for path in folder.glob("*/__init__.py")]
         self._names = {*packages, *(path.stem for path in folder.glob("*.py"))} - sys.stdlib_module_names
         package = ModuleType(_PACKAGE)
         package.__path__ = [self._folder]
         self._modules = {_PACKAGE: package}
+        name = f"{_PACKAGE}.{Path(path).stem}"  # its name where it comes from: relative imports then work
+        with self.importable():
+            spec = importlib.util.spec_from_file_location(name, path)
+            if spec is None or spec.loader is None:
+                raise UserError("it is not a Python file")
+            self.module = sys.modules[name] = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(self.module)
 
     @contextmanager
     def importable(self) -> Iterator[None]:

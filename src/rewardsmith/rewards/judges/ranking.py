@@ -39,10 +39,26 @@ from rewardsmith.rewards.judges.candidates import (
     heats,
     windows,
 )
-from rewardsmith.rewards.judges.judge import ChatModelName, OwnTemplate, keeps_order
-from rewardsmith.text.judge_prompts import RankingFormat, load_ranking_template, ranking_prompt
+from rewardsmith.rewards.judges.judge import AllowOtherPrompt, ChatModelName, OwnTemplate, keeps_order
+from rewardsmith.text.judge_prompts import (
+    PromptIdentity,
+    RankingFormat,
+    load_ranking_template,
+    ranking_identity,
+    ranking_prompt,
+)
 from rewardsmith.text.quoting import quote
-from rewardsmith.text.rankings import MAX_CANDIDATES, PARSER, Output, Strictness, letters_of, parse_ranking, rank_shares
+from rewardsmith.text.rankings import (
+    MAX_CANDIDATES,
+    NOUN,
+    NOUN_PATTERN,
+    PARSER,
+    Output,
+    Strictness,
+    letters_of,
+    parse_ranking,
+    rank_shares,
+)
 from rewardsmith.types import Prompt, Score
 
 DIGITS = 9
@@ -74,6 +90,10 @@ class RankingJudge(GroupJudge):
         *,
         model: ChatModelName,
         template: OwnTemplate = "ranking",
+        noun: Annotated[
+            str,
+            Field(pattern=NOUN_PATTERN, description="what the prompt calls candidates: Translation A:"),
+        ] = NOUN,
         criteria: Criteria = "",
         reference: ReferencePlace = "answer",
         output: Annotated[Output, Field(description="what the judge writes: a ranking, scores, or both")] = "both",
@@ -91,6 +111,7 @@ class RankingJudge(GroupJudge):
         scale: Annotated[float, Field(gt=0, description="reward of the best score; of the worst it is 0")] = 1.0,
         invalid_reward: InvalidReward = None,
         single_answer_reward: SingleAnswerReward = None,
+        allow_other_prompt: AllowOtherPrompt = False,
         request: Annotated[RankingRequest, Field(description="how the judge is called")] = _REQUEST,
     ) -> None:
         if not lowest < highest:
@@ -99,7 +120,7 @@ class RankingJudge(GroupJudge):
             raise UserError(f"{lowest:g} and {highest:g} must be integers, unless decimals = true")
         overlap = max(1, max_candidates // 4)
         self._design = Design(max_candidates, orders, overlap, large_groups == "tournament", output == "ranking")
-        self._verdicts, self._reading = RankingFormat(output, lowest, highest, decimals), reading
+        self._verdicts, self._reading = RankingFormat(output, lowest, highest, decimals, noun), reading
         super().__init__(
             model,
             request,
@@ -112,6 +133,11 @@ class RankingJudge(GroupJudge):
             single_answer_reward=single_answer_reward,
             scale=scale,
         )
+        self.allows_other_prompt = allow_other_prompt
+
+    def judge_prompt(self) -> PromptIdentity:
+        """Return what the prompts depend on apart from the rollouts, to compare with the judge's training."""
+        return ranking_identity(self._template, self._verdicts, self._criteria)
 
     async def compare(self, prompt: Prompt, found: Candidates) -> list[Score]:
         """Return the score of each candidate."""
@@ -135,8 +161,16 @@ class RankingJudge(GroupJudge):
     def parse(self, reply: str, about: str) -> list[float]:
         """Return the share of each candidate, by its letter: 0 for the worst possible and 1 for the best."""
         form = self._verdicts
-        limits = {"lowest": form.lowest, "highest": form.highest}
-        ranked = parse_ranking(reply, about, form.output, **limits, decimals=form.decimals, strictness=self._reading)
+        ranked = parse_ranking(
+            reply,
+            about,
+            form.output,
+            lowest=form.lowest,
+            highest=form.highest,
+            decimals=form.decimals,
+            strictness=self._reading,
+            noun=form.noun,
+        )
         if not ranked.scores:
             shares = rank_shares(ranked.levels)
             return [shares[letter] for letter in about]

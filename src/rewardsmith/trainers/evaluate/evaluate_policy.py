@@ -6,9 +6,8 @@ The false discovery rate is the share of right answers that are unsound.
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,7 +15,6 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from rewardsmith.algorithms.ranks import pass_at_k
 from rewardsmith.console import Columns, Table
 from rewardsmith.engines.protocol import Engine, Sampling
 from rewardsmith.errors import UserError
@@ -29,11 +27,16 @@ from rewardsmith.trainers.collect import OnDevice, generate_and_score
 from rewardsmith.trainers.evaluate.eval_measures import (
     Measure,
     evaluation_result,
+    mean,
     mean_of,
+    measure_sources,
     measures_table,
     metrics_of,
+    pass_chances,
     ratio_of,
+    sources_table,
 )
+from rewardsmith.trainers.evaluate.fault_measures import fault_of, measure_faults
 from rewardsmith.trainers.evaluate.scorer import FailureLog, nothing, score_rollouts
 from rewardsmith.trainers.settings import RewardChoice, Stage
 from rewardsmith.trainers.trainer import Count, GroupRecord, Report, derive, held_out, no_report
@@ -53,6 +56,8 @@ class JudgedGroup:
     right: tuple[bool | None, ...]  # None where unknown
     sound: tuple[bool | None, ...] = ()  # None: unknown, or the answer is wrong; (): the group was not checked
     place: str = ""  # where the group comes from, such as `policy, validation, step 40`
+    source: str = ""  # of the prompt
+    faults: tuple[str, ...] = ()  # labels of the reasoning checks, "" for none
 
     @property
     def known(self) -> list[bool]:
@@ -65,6 +70,12 @@ class JudgedGroup:
         return [sound for right, sound in zip(self.right, self.sound, strict=True) if right and sound is not None]
 
     @property
+    def unsound_faults(self) -> list[str]:
+        """The labels of the right answers that are unsound."""
+        labels = self.faults or ("",) * len(self.right)
+        return [label for r, s, label in zip(self.right, self.sound, labels, strict=True) if r and s is False]
+
+    @property
     def unchecked(self) -> int:
         """How many right answers have no verdict on their reasoning."""
         return sum(self.known) - len(self.checked)
@@ -75,15 +86,14 @@ class JudgedGroup:
         return [bool(r and s) for r, s in zip(self.right, self.sound, strict=True) if r is not None]
 
 
-def judge_group(
-    group: ScoredGroup, correct_threshold: float, reasoning_threshold: float | None = None, place: str = ""
-) -> JudgedGroup:
+def judge_group(group: ScoredGroup, correct_threshold: float, reasoning_threshold: float | None = None) -> JudgedGroup:
     """Return the verdicts of a scored group; without `reasoning_threshold` none on the reasoning."""
-    right = tuple(at_least(score, correct_threshold) for score in group.scores)
+    right, source = tuple(at_least(score, correct_threshold) for score in group.scores), group.group.prompt.source
     if reasoning_threshold is None:
-        return JudgedGroup(right, place=place)
-    sound = tuple(at_least(score.parts[REASONING], reasoning_threshold) for score in group.scores)
-    return JudgedGroup(right, sound, place)
+        return JudgedGroup(right, source=source)
+    checks = [score.parts[REASONING] for score in group.scores]
+    sound = tuple(at_least(check, reasoning_threshold) for check in checks)
+    return JudgedGroup(right, sound, source=source, faults=tuple(map(fault_of, checks)))
 
 
 def at_least(score: Score, threshold: float) -> bool | None:
@@ -115,14 +125,21 @@ async def with_reasoning_check(
     ]
 
 
-def evaluate_policy(groups: Sequence[JudgedGroup], *, seed: int = 0, failures: Sequence[FailureLog] = ()) -> Result:
-    """Return the evaluation of a policy from the verdicts on its rollouts."""
+def evaluate_policy(
+    groups: Sequence[JudgedGroup],
+    *,
+    seed: int = 0,
+    failures: Sequence[FailureLog] = (),
+    also: Mapping[str, float] | None = None,
+) -> Result:
+    """Return the evaluation of a policy from the verdicts on its rollouts; `also` are metrics to add."""
     metrics, tables = measure_policy(groups, seed=seed)
+    tables += sources_table(metrics | dict(also or {}))
     largest = max((int(metric.removeprefix("pass@")) for metric in metrics if metric.startswith("pass@")), default=1)
     several = [f"pass@{largest}", f"verified@{largest}"] if largest > 1 else []
     main = ["accuracy", "verified", "unsound", *several, "failed", f"{REASONING}_failed"]
     failed = max(metrics["failed"], metrics.get(f"{REASONING}_failed", 0.0))
-    return evaluation_result("policy", metrics, main, tables, failures, failed)
+    return evaluation_result("policy", metrics | dict(also or {}), main, tables, failures, failed)
 
 
 def measure_policy(groups: Sequence[JudgedGroup], *, seed: int = 0) -> tuple[dict[str, float], list[Table]]:
@@ -145,14 +162,25 @@ def measure_policy(groups: Sequence[JudgedGroup], *, seed: int = 0) -> tuple[dic
     tables = [measures_table("answers", rows, "prompts", _notes(groups))]
     places = _by_place(groups)
     tables += [places] if len(places.rows) > 1 else []
-    return metrics_of(rows) | {"prompts": float(len(groups)), "rollouts": float(rollouts)}, tables
+    faults, tables_of_faults = measure_faults(groups, seed=seed)
+    metrics = metrics_of(rows) | faults | {"prompts": float(len(groups)), "rollouts": float(rollouts)}
+    metrics |= measure_sources(
+        [group.source for group in groups], lambda at: _values([groups[i] for i in at]) | {"prompts": float(len(at))}
+    )
+    return metrics, tables + tables_of_faults
+
+
+def _values(groups: Sequence[JudgedGroup]) -> dict[str, float]:
+    """Return the measures of `measure_policy` without intervals."""
+    metrics = {name: sum(t) / sum(c) for name, (_, t, c) in _shares(groups).items() if any(c)}
+    metrics |= {f"{name}@{k}": mean(some) for (name, k), some in _passes(groups).items() if some}
+    return metrics | {"failed": mean([right is None for group in groups for right in group.right])}
 
 
 def reasoning_metrics(groups: Sequence[JudgedGroup]) -> dict[str, float]:
     """Return the metrics of the reasoning check alone; see `measure_policy`."""
-    metrics = {name: sum(t) / sum(c) for name, (_, t, c) in _shares(groups).items() if name != "accuracy" and any(c)}
-    passes = {f"{name}@{k}": some for (name, k), some in _passes(groups).items() if name == "verified" and some}
-    return metrics | {name: mean(some) for name, some in passes.items()}
+    others = ("accuracy", "pass@", "failed")
+    return {name: value for name, value in _values(groups).items() if not name.startswith(others)}
 
 
 def _shares(groups: Sequence[JudgedGroup]) -> dict[str, tuple[str, list[float], list[int]]]:
@@ -184,15 +212,6 @@ def _passes(groups: Sequence[JudgedGroup]) -> dict[tuple[str, int], list[float]]
         complete = [group.verified for group in checked if not group.unchecked]
         found |= {("verified", k): some for k, some in pass_chances(complete).items()}
     return found
-
-
-def pass_chances(verdicts: Sequence[Sequence[bool]]) -> dict[int, list[float]]:
-    """Return pass@k, for k = 1, 2, 4 and so on, of each group with at least k verdicts."""
-    largest = max(map(len, verdicts), default=0)
-    return {
-        k: [pass_at_k(len(group), sum(group), k) for group in verdicts if len(group) >= k]
-        for k in (2**i for i in range(largest.bit_length()))
-    }
 
 
 def _notes(groups: Sequence[JudgedGroup]) -> Iterator[str]:
@@ -269,13 +288,22 @@ async def validate(
         report=report,
     )
     threshold = correct_threshold if reasoning_check else correct_threshold_of(reward, correct_threshold)
-    metrics = measures(scored, n=n, correct_threshold=threshold)
     if reasoning_check is not None:
         report("checking reasoning", 0, 0)
         scored = await with_reasoning_check(scored, reasoning_check, correct_threshold, pause)
-        metrics |= reasoning_metrics([judge_group(group, correct_threshold, reasoning_threshold) for group in scored])
-    dropped = {"overlong_prompts": float(total - len(prompts))} if len(prompts) < total else {}
-    return metrics | dropped | part_measures(scored), scored
+
+    def measured(at: Sequence[int]) -> dict[str, float]:
+        some = [scored[i] for i in at]
+        found = measures(some, n=n, correct_threshold=threshold)
+        if reasoning_check is not None:
+            found |= reasoning_metrics([judge_group(one, correct_threshold, reasoning_threshold) for one in some])
+        return found
+
+    metrics = measured(range(len(scored)))
+    metrics |= {"overlong_prompts": float(total - len(prompts))} if len(prompts) < total else {}
+    sources = [group.group.prompt.source for group in scored]
+    metrics |= measure_sources(sources, lambda at: measured(at) | {"prompts": float(len(at))})
+    return metrics | part_measures(scored), scored
 
 
 def part_measures(scored: Sequence[ScoredGroup]) -> dict[str, float]:
@@ -319,12 +347,6 @@ def measures(scored: Sequence[ScoredGroup], *, n: int, correct_threshold: float 
         "truncated": mean([r.stop_reason == "length" for r in rollouts]),
         "failed": 1 - sum(map(len, values)) / len(rollouts),
     }
-
-
-def mean(values: Iterable[float]) -> float:
-    """Return the mean of at least one number."""
-    numbers = list(values)
-    return math.fsum(numbers) / len(numbers)
 
 
 class EvaluateStage(Stage, Job):
@@ -373,7 +395,7 @@ class EvaluateStage(Stage, Job):
         context.keep([GroupRecord(1, "validation", "", group, none) for group in scored])
         if reasoning_check is None and correct_threshold_of(reward, self.correct_threshold) is None:
             means = [name for name in metrics if name.startswith(("mean@", "best@"))]
-            return evaluation_result("policy", metrics, [*means, "failed"], [], [], 0.0)
+            return evaluation_result("policy", metrics, [*means, "failed"], sources_table(metrics), [], 0.0)
         threshold = self.reasoning_threshold if reasoning_check else None
-        result = evaluate_policy([judge_group(group, self.correct_threshold, threshold) for group in scored], seed=seed)
-        return replace(result, metrics={**result.metrics, **metrics}, failed=0.0)
+        judged = [judge_group(group, self.correct_threshold, threshold) for group in scored]
+        return replace(evaluate_policy(judged, seed=seed, also=metrics), failed=0.0)

@@ -15,7 +15,7 @@ from rewardsmith.data import Jsonl, Parquet
 from rewardsmith.data.source import Reads
 from rewardsmith.errors import UserError
 from rewardsmith.jobs import Job, JobContext, Result
-from rewardsmith.trainers.evaluate.eval_measures import evaluation_result
+from rewardsmith.trainers.evaluate.eval_measures import evaluation_result, measure_sources, sources_table
 from rewardsmith.trainers.evaluate.reward_measures import (
     MetricsAndTables,
     TieCredit,
@@ -23,6 +23,7 @@ from rewardsmith.trainers.evaluate.reward_measures import (
     measure_grades,
     measure_pairs,
     measure_rankings,
+    subset_of,
 )
 from rewardsmith.trainers.evaluate.scorer import Scorer, group_of
 from rewardsmith.trainers.settings import DataName, RewardChoice
@@ -160,6 +161,14 @@ class EvaluateReward(Job):
         ]
         settings = {name: getattr(self, name) for name in kind.settings}
         metrics, tables = kind.measure(verdicts, **settings, seed=seed)
+
+        def measured(at: Sequence[int]) -> dict[str, float]:
+            found, _ = kind.measure([verdicts[i] for i in at], **settings, seed=seed)
+            return {name: found[name] for name in (kind.unit, *kind.main) if name in found}
+
+        by_source = measure_sources([subset_of(item.prompt) for item in items], measured)
+        metrics |= by_source
+        tables += [] if self.kind == "pairs" else sources_table(by_source)  # pairs have a table by subset
         if metrics["failed"] < 1:  # else the causes are reported
             scorer.require_called()
         return evaluation_result(self.kind, metrics, kind.main, tables, [scorer.failures], metrics["failed"])

@@ -200,7 +200,7 @@ class ProcessModel:
         for rows in parts:
             logprobs_bT = model.logprobs([batch.rows[i] for i in rows], max_rows=self.settings.learn.micro_batch)
             rows_b = torch.tensor(rows, device=logprobs_BT.device)
-            logprobs_BT[rows_b, : logprobs_bT.shape[1]] = logprobs_bT.to(logprobs_BT.device)
+            logprobs_BT[rows_b, : logprobs_bT.shape[1]] = logprobs_bT
         return logprobs_BT
 
 
@@ -242,6 +242,7 @@ class _Losses:
         self._count += count
 
         def loss(outputs: Outputs) -> Tensor:
+            outputs = outputs.to(rows_b.device)
             at, width = rows_b[outputs.rows], outputs.logprobs_bT.shape[1]
             mask_bT, reference_bT = batch.mask_BT[at, :width], self._reference_BT[at, :width]
             rewards_bT = implicit_rewards(outputs.logprobs_bT, reference_bT, mask_bT, beta=self._beta)

@@ -44,9 +44,7 @@ class ProcessRewards:
         warmup: steps in which they learn alone.
     """
 
-    def __init__(
-        self, root: Component, policy: Engine, sampling: Sampling, context: Context, *, name: str, steps: int
-    ) -> None:
+    def __init__(self, root: Component, policy: Engine, sampling: Sampling, context: Context, *, name: str) -> None:
         self._policy = policy
         self._context = context
         self._seed = derive(context.seed, name, "process")
@@ -68,7 +66,7 @@ class ProcessRewards:
             if settings.reference != "policy" or not exact:  # read in the passes of the model, so that both round alike
                 off = settings.reference == "adapter-off"
                 reference = Reference(engine, context, name=f"{name}.{path}", model=model, adapter_off=off)
-            part = ProcessPart(settings, engine, reference, steps=steps)
+            part = ProcessPart(settings, engine, reference)
             self.parts[path] = part
             if part.learns:
                 engine.learn_with(settings.learn.optimizer)
@@ -83,9 +81,10 @@ class ProcessRewards:
         self._awake.add(name)
         return engine
 
-    def begin(self, *, resumed: bool) -> None:
-        """Make the references."""
+    def begin(self, *, resumed: bool, steps: int) -> None:
+        """Make the references; the schedules run over the `steps` of the stage."""
         for part in self.parts.values():
+            part.steps = steps
             if part.reference is not None:
                 part.reference.begin(resumed=resumed)
 
@@ -162,14 +161,14 @@ class ProcessRewards:
 class ProcessPart:
     """An implicit reward with its model, its replay buffer and its running accuracy; see `ProcessModel`."""
 
-    def __init__(self, settings: Implicit, engine: Engine, reference: Reference | None, *, steps: int) -> None:
+    def __init__(self, settings: Implicit, engine: Engine, reference: Reference | None) -> None:
         self.settings = settings
         self.replay: deque[ScoredGroup] = deque(maxlen=settings.learn.replay.groups)
         self.reference = reference
         self.device = engine.device
         self.learns = settings.update != "none"
         self._model = ProcessModel(settings, engine, reference)
-        self._steps = steps
+        self.steps = 1  # of the stage
         # On fresh rollouts, over the last steps; chance is no information.
         self._accuracy = settings.trust.start if settings.trust.start > 0.5 else None
 
@@ -190,8 +189,8 @@ class ProcessPart:
         if number is None:
             return self._scores(groups, self._model.score_only(batch), batch)
         learn = self.settings.learn
-        lr = learn.optimizer.rate(number - 1, self._steps)
-        due = bool(learn.measure_every) and (number % learn.measure_every == 0 or number in (1, self._steps))
+        lr = learn.optimizer.rate(number - 1, self.steps)
+        due = bool(learn.measure_every) and (number % learn.measure_every == 0 or number in (1, self.steps))
         found = self._model.score_and_learn(batch, lr=lr, measure=self.learns and due)
         won, count = batch.wins(found.fresh_B)
         self._accuracy = running_accuracy(self._accuracy, won, count, memory=self.settings.trust.memory)

@@ -24,9 +24,7 @@ class ProcessModelTrainer:
         self._policy = context.engine(stage.model)
         self._on_device = partial(context.on_device, stage.model)
         self.reward = context.reward(stage.reward)
-        self._process = ProcessRewards(
-            self.reward, self._policy, stage.sampling, context, name=stage.name, steps=stage.steps
-        )
+        self._process = ProcessRewards(self.reward, self._policy, stage.sampling, context, name=stage.name)
         self._collector = Collector(
             stage,
             self._policy,
@@ -35,15 +33,16 @@ class ProcessModelTrainer:
             max_length=self._process.max_length,
         )
         self._failures = FirstFailures(context.log)
-        self.steps = stage.steps
+        self.steps = self._collector.steps
         self.learners = self._process.learners
         first = next(path for path, part in self._process.parts.items() if part.learns)
         self.best_by = f"validation/{first}/accuracy_fresh" if stage.validation else ""
 
     async def begin(self) -> Update:
         """Measure the models before they learn."""
-        self._process.begin(resumed=False)
-        return Update(0, await self._validate(0) if self._stage.validation else {})
+        self._process.begin(resumed=False, steps=self.steps)
+        validation = self._stage.validation
+        return Update(0, await self._validate(0) if validation and validation.due(0, self.steps) else {})
 
     async def step(self, number: int) -> Update:
         """Take one step: sample, score, select, learn."""
@@ -60,7 +59,7 @@ class ProcessModelTrainer:
         halt = None
         try:  # the weights have changed: what stops the run from here on stops it after this step
             validation = self._stage.validation
-            if validation and (number % validation.every == 0 or number == self.steps):
+            if validation and validation.due(number, self.steps):
                 metrics |= await self._validate(number)
                 clock.lap("validate")
         except Exception as error:  # noqa: BLE001 whatever it is, it is raised once the step is saved
@@ -109,4 +108,4 @@ class ProcessModelTrainer:
         """Go on from what `state` returned."""
         self._collector.restore(state)
         self._process.restore(state["process"])
-        self._process.begin(resumed=True)
+        self._process.begin(resumed=True, steps=self.steps)

@@ -1,0 +1,30 @@
+"""Which device a model of this process is on."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+
+from rewardsmith.errors import UserError
+
+
+def select_device(device: str, dtype: str) -> tuple[torch.device, torch.dtype]:
+    """Resolve a setting: `auto` is the first GPU if there is one, in bfloat16; else the CPU, in float32."""
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    name = {"auto": "cuda:0" if count else "cpu", "cuda": "cuda:0"}.get(device, device)
+    found = torch.device(name)
+    if found.type == "cuda" and not count:
+        reason = "this torch is built without CUDA" if torch.version.cuda is None else "torch finds no GPU"
+        remedy = 'Set device = "cpu", or "auto" to take a GPU where there is one'
+        raise UserError(f'device = "{device}": {reason}. {remedy}')
+    if found.type == "cuda" and found.index >= count:
+        known = "cuda:0 alone" if count == 1 else f"cuda:0 to cuda:{count - 1}"
+        raise UserError(f'device = "{device}": torch finds {known}; the numbers are those of CUDA_VISIBLE_DEVICES')
+    precision = ("bfloat16" if found.type == "cuda" else "float32") if dtype == "auto" else dtype
+    return found, {"float32": torch.float32, "bfloat16": torch.bfloat16}[precision]
+
+
+def current(device: torch.device) -> AbstractContextManager[object]:
+    """Make a GPU the current one: streams, graphs and kernels that name no device belong to it."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

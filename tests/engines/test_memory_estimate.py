@@ -1,0 +1,200 @@
+"""The memory estimate: exact where tensors can be counted, and the formulas of what a backward pass keeps."""
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from rewardsmith.engines.embedded import architectures, engine, generate, heads
+from rewardsmith.engines.embedded.engine import EmbeddedEngine
+from rewardsmith.engines.embedded.tiny import make_tiny
+from rewardsmith.engines.memory_estimate import (
+    CHUNK_LOGITS,
+    LENGTH_STEP,
+    PREFILL_TOKENS,
+    ROWS_STEP,
+    activation_bytes,
+    gradient_bytes,
+    kv_cache_bytes,
+    layer_bytes,
+    model_shape,
+    named_shape,
+    optimizer_bytes,
+    weight_bytes,
+)
+from rewardsmith.engines.model_settings import LoraSettings, ModelSettings
+from rewardsmith.engines.protocol import Row, Sampling
+from rewardsmith.learning import OptimizerSettings
+from rewardsmith.runs import memory
+
+LORA = LoraSettings(rank=4)
+
+
+def rows(group: int = 4, prompt: int = 32, answer: int = 64) -> list[Row]:
+    draw = np.random.default_rng(0)
+    first = draw.integers(8, 100, prompt, dtype=np.int32)
+    return [Row(first, draw.integers(8, 100, answer, dtype=np.int32)) for _ in range(group)]
+
+
+def size(tensors: list[Tensor]) -> int:
+    return sum(one.numel() * one.element_size() for one in {id(one): one for one in tensors}.values())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("lora", [None, LORA])
+@pytest.mark.parametrize("init", ["tiny-llama", "tiny-qwen3", "tiny-gpt2"])
+def test_weights_optimizer_and_gradients_are_counted_exactly(
+    init: str, lora: LoraSettings | None, dtype: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = ModelSettings(init=init, device="cpu", dtype=dtype, lora=lora)
+    shape, itemsize = model_shape(settings), {"float32": 4, "bfloat16": 2}[dtype]
+    assert shape is not None
+    model = EmbeddedEngine.open(settings)
+    model.learn_with(OptimizerSettings(lr=1e-3))
+    gradients: list[int] = []
+
+    def recorded(found: list[Tensor]) -> Tensor:
+        gradients.append(size(found))
+        return torch.stack([one.norm() for one in found]).norm()
+
+    monkeypatch.setattr(nn.utils, "get_total_norm", recorded)
+    model.update(rows(), lambda outputs: outputs.logprobs_bT.sum(), lr=1e-3)
+    assert size(list(model.model.parameters())) == weight_bytes(shape, itemsize)
+    assert gradients == [gradient_bytes(shape)]
+    learner: Any = model._learner
+    counts = [one for one in learner.tensors() if one.dim() == 0]  # AdamW counts the steps of each tensor
+    assert size(learner.tensors()) - size(counts) == optimizer_bytes(shape, itemsize)
+
+
+def test_a_language_model_as_a_critic_has_no_head() -> None:
+    shape, critic = (model_shape(ModelSettings(init="tiny-llama", head=head)) for head in ("language", "scalar"))
+    assert shape is not None
+    assert critic is not None
+    assert critic.parameters == shape.parameters - shape.vocabulary * shape.hidden + shape.hidden
+    assert critic.matrices == critic.parameters - shape.vocabulary * shape.hidden
+
+
+def test_the_kv_cache_is_counted_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+
+    class Recorded(generate.KeyValueCache):
+        def __init__(self, count: int, length: int) -> None:
+            super().__init__(count, length)
+            made.append(self)
+
+    monkeypatch.setattr(generate, "KeyValueCache", Recorded)
+    model = EmbeddedEngine.open(ModelSettings(init="tiny-qwen3", device="cpu"))
+    shape = model_shape(model.settings)
+    assert shape is not None
+
+    async def write() -> None:
+        request = generate.GenerationRequest(np.arange(10, 40, dtype=np.int32), 9, 0)
+        async for _ in model.complete([request], Sampling(max_tokens=40)):
+            pass
+
+    asyncio.run(write())
+    tensors = [tensor for pair in made[0]._layers.values() for tensor in pair]
+    assert size(tensors) == kv_cache_bytes(shape, 4, rows=9, length=30 + 40, kind="cpu")
+
+
+def test_the_constants_are_those_of_the_engine() -> None:
+    assert (ROWS_STEP, LENGTH_STEP, PREFILL_TOKENS) == (
+        generate.ROWS_STEP,
+        generate.LENGTH_STEP,
+        generate.PREFILL_TOKENS,
+    )
+    assert (CHUNK_LOGITS, memory.ROWS, memory.TOKENS_PER_PASS) == (
+        heads.CHUNK_ELEMENTS,
+        engine.MAX_ROWS,
+        engine.TOKENS_PER_PASS,
+    )
+
+
+class FusedNorm(torch.autograd.Function):
+    """Keeps what the kernel of a GPU keeps: the input."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(hidden, weight)
+        return nn.functional.rms_norm(hidden, weight.shape, weight)
+
+    @staticmethod
+    def backward(ctx: Any, *_: Any) -> Any:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("lora", [None, LORA])
+@pytest.mark.parametrize("init", ["tiny-llama", "tiny-qwen3"])
+def test_layers_keep_what_the_formula_says(init: str, lora: LoraSettings | None, dtype: Any) -> None:
+    settings = ModelSettings(init=init, device="cpu", dtype=dtype, lora=lora)
+    model = EmbeddedEngine.open(settings)
+    for module in model.model.modules():
+        if type(module).__name__.endswith("RMSNorm"):
+            module.forward = _fused(module)
+    weights = {p.untyped_storage().data_ptr() for p in model.model.parameters()}
+    kept: dict[int, Tensor] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        if tensor.untyped_storage().data_ptr() not in weights:
+            kept[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        batch, _ = next(model._forward([*rows(), *rows(answer=63)], 1.0, None, entropy=True))
+    shape, itemsize, tokens = model_shape(settings), {"float32": 4, "bfloat16": 2}[dtype], batch.tokens_1N.shape[1]
+    assert shape is not None
+    spread = len(batch.plan._spread) / tokens  # type: ignore[attr-defined]
+    repeated = spread * 2 * (shape.heads - shape.kv_heads) * shape.head_width  # by a CPU, for heads that share keys
+    layers = shape.layers * (layer_bytes(shape, itemsize, spread=spread) + itemsize * repeated)
+    measured = sum(tensor.untyped_storage().nbytes() for tensor in kept.values()) / tokens
+    assert measured == pytest.approx(layers + 3 * shape.hidden * itemsize, rel=0.04)
+
+
+def _fused(module: Any) -> Any:
+    return lambda hidden: FusedNorm.apply(hidden, module.weight)
+
+
+def test_recompute_keeps_the_input_of_each_layer_and_the_rest_of_one() -> None:
+    shape = named_shape("Qwen3-4B")
+    assert shape is not None
+    shape = replace(shape, scalar=True)  # without the logits
+    more = [activation_bytes(shape, 2, tokens=tokens, recompute=True) for tokens in (1000, 2000)]
+    each = 2 * shape.hidden * (shape.layers + 2) + layer_bytes(shape, 2) + 2 * 3 * shape.intermediate
+    assert more[1] - more[0] == pytest.approx(1000 * each)
+    assert more[1] < activation_bytes(shape, 2, tokens=2000) / 10
+
+
+@pytest.mark.parametrize("targets", ["all-linear", ["q_proj", "v_proj"]])
+def test_an_adapter_has_as_many_weights_as_peft_gives_it(targets: Any) -> None:
+    lora = LoraSettings(rank=3, targets=targets)
+    shape = model_shape(ModelSettings(init="tiny-qwen2", lora=lora))
+    adapted = architectures.attach_adapter(make_tiny("tiny-qwen2", seed=0)[0], lora, "model")
+    assert shape is not None
+    assert shape.adapter == sum(p.numel() for p in adapted.parameters() if p.requires_grad)
+
+
+@pytest.mark.parametrize(
+    ("name", "billions"),
+    [
+        ("Qwen/Qwen3-4B-Base", 4.022),
+        ("Qwen/Qwen2.5-7B-Instruct", 7.616),
+        ("Qwen3-8B", 8.191),
+        ("HuggingFaceTB/SmolLM2-135M", 0.1345),
+        ("some/model-20b", 20.0),
+    ],
+)
+def test_the_size_of_a_model_that_is_not_here_is_read_from_its_name(name: str, billions: float) -> None:
+    shape = named_shape(name)
+    assert shape is not None
+    assert shape.guessed
+    assert shape.parameters / 1e9 == pytest.approx(billions, rel=2e-3)
+
+
+@pytest.mark.parametrize("name", ["models/rubric-reward-model", "tiny-lama", "gpt2"])
+def test_a_name_without_a_size_gives_no_shape(name: str) -> None:
+    assert named_shape(name) is None
