@@ -29,7 +29,8 @@ from rich.console import Console
 from rich.table import Table
 
 from rewardsmith.engines.model_settings import ModelSettings
-from rewardsmith.scale.verl_engine import start_folder
+from rewardsmith.scale.launch import choose_platform
+from rewardsmith.scale.scale_settings import ScaleSettings
 
 HERE = Path(__file__).parent
 AIM = 1.10
@@ -62,6 +63,9 @@ PARTS = {"ours": "time/", "verl": "timing_s/"}
 
 def prepare(folder: Path, work: dict[str, Any]) -> None:
     """Write the model and the prompts."""
+    choose_platform(ScaleSettings(device="cpu"))
+    from rewardsmith.scale.verl_engine import start_folder  # noqa: PLC0415 it imports verl
+
     rows = [
         {
             "data_source": "sums",

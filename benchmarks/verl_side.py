@@ -15,6 +15,8 @@ from typing import Any
 import ray
 from scale_rule import digits
 from verl.utils.distributed import initialize_global_process_group_ray
+from verl.workers.engine import EngineRegistry
+from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 from verl.workers.rollout.replica import RolloutReplicaRegistry, TokenOutput
 
 from rewardsmith.engines.protocol import Sampling
@@ -48,6 +50,8 @@ class AgentLoopReplica(CpuReplica):
         )
 
 
+# In the place of our own engine, which expects our rows.
+EngineRegistry.register(model_type="language_model", backend="fsdp2", device="cpu")(FSDPEngineWithLMHead)
 RolloutReplicaRegistry.register(ROLLOUT, lambda: AgentLoopReplica)
 if "DIST_INIT_METHOD" in os.environ or "MASTER_ADDR" in os.environ:  # a worker: verl would name gloo twice
     initialize_global_process_group_ray(backend="gloo")
@@ -86,6 +90,7 @@ def main(work: dict[str, Any]) -> None:
         f"{ACTOR}.optim.weight_decay": 0.0,
         f"{WRITER}.n": work["rollouts"],
         f"{WRITER}.agent.num_workers": 1,
+        "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,
         "reward.num_workers": 1,
         "reward.custom_reward_function.path": __file__,
         "trainer.use_v1": True,

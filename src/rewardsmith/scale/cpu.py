@@ -27,6 +27,7 @@ def _device_module() -> ModuleType:
     for name in ("empty_cache", "ipc_collect", "reset_peak_memory_stats", "set_device", "manual_seed", "synchronize"):
         setattr(module, name, lambda *_, **__: None)
     module.mem_get_info = lambda *_: (0, 0)  # type: ignore[attr-defined]
+    module.get_device_name = lambda *_: "CPU"  # type: ignore[attr-defined]
     return module
 
 
