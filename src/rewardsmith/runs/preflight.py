@@ -80,6 +80,12 @@ class RewardTrees:
                     self._trees[id(chosen)] = Component.root(chosen)
                 except UserError as error:
                     yield Problem(f"{place.path}.{setting}", str(error))
+        if place.get("ahead"):
+            critic = getattr(place.get("critic"), "model", None)
+            for path, mark, name in marked(place.rewards["reward"]):
+                if mark.offer != "learn" and name in (place.get("model"), critic):
+                    why = "learns in this stage, and later answers would be scored while it does: set ahead = 0, or a"
+                    yield Problem(f"{place.path}.reward.{path}", f"{why} copy_of it", shown(name))
         whole = self._trees.get(id(place.rewards.get("reward")))
         if whole is None:
             return

@@ -180,7 +180,10 @@ class Run:
                     update = self._with_usage(await trainer.begin())
                     self._log(update)
                     self._is_best(trainer, update, index)
-                await self._run_steps(index, trainer, settings, done)
+                try:
+                    await self._run_steps(index, trainer, settings, done)
+                finally:
+                    await trainer.close()
             self.run_log.write(f"stage {self._stage} has ended")
         await self._lineage.end(index, trainer)
         for engine in trainer.learners.values():

@@ -12,7 +12,7 @@ from typing import Any
 
 import ray
 from omegaconf import OmegaConf
-from ray.util import list_named_actors
+from ray.util import list_named_actors, remove_placement_group
 from verl.checkpoint_engine import CheckpointEngineManager
 from verl.single_controller.ray import RayClassWithInitArgs, RayWorkerGroup
 from verl.single_controller.ray.base import RayResourcePool
@@ -28,7 +28,9 @@ from rewardsmith.scale.scale_settings import ScaleSettings
 from rewardsmith.scale.verl_config import model_config
 from rewardsmith.scale.workers import SCALAR, PolicyWorker, RowWorker
 
+CPUS_PER_ROLLOUT_GPU = 2  # that verl asks for
 GROUPS_PER_GPU = 8  # worker groups that may share a GPU: policy, critic, reference, process reward model, ...
+STANDALONE = "rollout_standalone"  # how the names of verl's workers on the servers' own GPUs begin
 STOP_TIMEOUT = 60.0  # seconds in which Ray must have ended a rollout server
 
 
@@ -51,22 +53,28 @@ class Cluster:
         self.writer: ModelWorkers | None = None  # whose rollout servers run: verl names them alike for every model
         self._groups = 0
         processes = scale.nodes * scale.gpus_per_node
+        needed = {
+            "GPU": processes + scale.rollout.gpus,
+            "CPU": processes * GROUPS_PER_GPU + scale.rollout.gpus * CPUS_PER_ROLLOUT_GPU,
+        }
         local: dict[str, Any] = {"include_dashboard": False}
         if scale.device == "cpu":
-            local |= {"num_gpus": processes, "num_cpus": 4 + processes * GROUPS_PER_GPU}
+            local |= {"num_gpus": needed["GPU"], "num_cpus": 4 + needed["CPU"]}
         ray.init(
             **({"address": scale.address} if scale.address else local),
             runtime_env={"env_vars": environment(scale)},
             logging_level="ERROR",
             log_to_driver=False,  # what the workers print stays in Ray's own logs; their errors come here
         )
-        for kind, wanted in (("GPU", processes), ("CPU", processes * GROUPS_PER_GPU)):
+        own = f" and {scale.rollout.gpus} for the rollout servers" if scale.rollout.gpus else ""
+        for kind, wanted in needed.items():
             found = int(ray.cluster_resources().get(kind, 0))
             if found < wanted:  # verl would wait for ever
                 ray.shutdown()
                 raise UserError(
-                    f"scale asks for {scale.nodes} x {scale.gpus_per_node} GPUs. That needs {wanted} {kind}s, and Ray"
-                    f" has {found}: lower scale.nodes or scale.gpus_per_node, or set scale.address to a larger cluster"
+                    f"scale asks for {scale.nodes} x {scale.gpus_per_node} GPUs{own}. That needs {wanted} {kind}s, and"
+                    f" Ray has {found}: lower scale.nodes, scale.gpus_per_node or scale.rollout.gpus, or set"
+                    " scale.address to a larger cluster"
                 )
         self._pool = RayResourcePool(
             [scale.gpus_per_node] * scale.nodes, use_gpu=True, max_colocate_count=GROUPS_PER_GPU
@@ -85,7 +93,9 @@ class Cluster:
         options = {"device_name": self.scale.device, "name_prefix": name}
         table = verl.config.actor_rollout_ref
         if writes:
-            start = RayClassWithInitArgs(ray.remote(PolicyWorker), config=table, role="actor_rollout")
+            start = RayClassWithInitArgs(
+                ray.remote(PolicyWorker), config=table, role="actor" if self.scale.rollout.gpus else "actor_rollout"
+            )
             group = RayWorkerGroup(self._pool, start, **options)
             group.init_model()
             return ModelWorkers(group, verl.config, self)
@@ -127,12 +137,13 @@ class ModelWorkers:
             if self._cluster.writer is not None:
                 self._cluster.writer.stop_servers()
             self._cluster.writer = self
+            apart = self._cluster.scale.rollout.gpus > 0
             with redirect_stdout(io.StringIO()):  # verl prints the addresses
-                self._servers = LLMServerManager.create(config=self._config, worker_group=self.group)
+                self._servers = LLMServerManager.create(config=self._config, worker_group=None if apart else self.group)
             engine = omega_conf_to_dataclass(self._config.actor_rollout_ref.rollout.checkpoint_engine)
-            engine.backend = "naive"
             self._sync = CheckpointEngineManager(engine, self.group, self._servers.get_replicas())
-            self._sync.sleep_replicas()
+            if not apart:
+                self._sync.sleep_replicas()
         if not self._awake or version != self._version:
             self._sync.update_weights(version)
             self._awake, self._version = True, version
@@ -140,12 +151,17 @@ class ModelWorkers:
 
     def stop_servers(self) -> None:
         """End the rollout servers, so that another model can have some."""
-        handles = [server for replica in self._servers.get_replicas() for server in replica.servers]
-        names = {name for name in list_named_actors() if "server" in name or name.startswith(CPU_ROLLOUT)}
+        replicas = self._servers.get_replicas()
+        handles = [server for replica in replicas for server in replica.servers]
+        if self._cluster.scale.rollout.gpus:
+            handles += [worker for replica in replicas for worker in replica.workers]
+        names = {name for name in list_named_actors() if "server" in name or name.startswith((CPU_ROLLOUT, STANDALONE))}
         for handle in handles:
             ray.kill(handle)
-        deadline = time.monotonic() + STOP_TIMEOUT
-        while names.intersection(list_named_actors()):
+        for group in (group for replica in replicas if replica.resource_pool for group in replica.resource_pool.pgs):
+            remove_placement_group(group)
+        deadline, gpus = time.monotonic() + STOP_TIMEOUT, self._cluster.scale.rollout.gpus
+        while names.intersection(list_named_actors()) or ray.available_resources().get("GPU", 0) < gpus:
             if time.monotonic() > deadline:
                 raise UserError(f"Ray did not end the rollout servers within {STOP_TIMEOUT:g} s: start the run again")
             time.sleep(0.1)
@@ -153,7 +169,7 @@ class ModelWorkers:
 
     def learn(self) -> RayWorkerGroup:
         """Return the workers, with the GPU memory of the servers given back to them."""
-        if self._sync is not None and self._awake:
+        if self._sync is not None and self._awake and not self._cluster.scale.rollout.gpus:
             self._sync.sleep_replicas()
             self._awake = False
         return self.group

@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from rewardsmith.engines.model_settings import ModelSettings
 from rewardsmith.errors import UserError
+from rewardsmith.scale.cpu_rollout import MODULE as CPU_MODULE
 from rewardsmith.scale.cpu_rollout import ROLLOUT as CPU_ROLLOUT
 from rewardsmith.scale.scale_settings import ScaleSettings
 
@@ -69,7 +70,15 @@ def model_config(settings: ModelSettings, name: str, folder: Path, scale: ScaleS
     verl.put(f"{ROLLOUT}.tensor_model_parallel_size", scale.rollout.tensor_parallel, "scale.rollout.tensor_parallel")
     verl.put(f"{ROLLOUT}.gpu_memory_utilization", scale.rollout.memory_share, "scale.rollout.memory_share")
     verl.put(f"{ROLLOUT}.max_num_seqs", scale.rollout.max_sequences, "scale.rollout.max_sequences")
-    verl.put(f"{ROLLOUT}.n_gpus_per_node", scale.gpus_per_node, "scale.gpus_per_node")
+    if scale.rollout.gpus:  # servers of their own, which get the weights over the network
+        per_node = scale.rollout.gpus if scale.rollout.tensor_parallel <= scale.gpus_per_node else scale.gpus_per_node
+        verl.put(f"{ROLLOUT}.nnodes", scale.rollout.gpus // per_node, "scale.rollout.gpus")
+        verl.put(f"{ROLLOUT}.n_gpus_per_node", per_node, "scale.rollout.gpus")
+        verl.put(f"{ROLLOUT}.checkpoint_engine.backend", CPU_ROLLOUT if cpu else "nccl", "scale.rollout.gpus")
+        verl.put(f"{ROLLOUT}.checkpoint_engine.custom_backend_module", CPU_MODULE if cpu else None)
+        verl.put(f"{MODEL}.lora.merge", settings.lora is not None, f"{model}.lora")
+    else:
+        verl.put(f"{ROLLOUT}.n_gpus_per_node", scale.gpus_per_node, "scale.gpus_per_node")
     verl.put(f"{ROLLOUT}.log_prob_use_dynamic_bsz", True)
     verl.put(f"{ROLLOUT}.log_prob_max_token_len_per_gpu", tokens, f"{model}.tokens_per_pass")
     verl.put(f"{ROLLOUT}.calculate_log_probs", True)
