@@ -10,6 +10,7 @@ from typing import Any
 
 from rewardsmith.config import Chosen, import_name
 from rewardsmith.data import Source, open_source
+from rewardsmith.engines.managed.server_process import Launch
 from rewardsmith.engines.model_settings import ModelSettings
 from rewardsmith.engines.protocol import Engine
 from rewardsmith.errors import UserError
@@ -47,6 +48,7 @@ class Run:
         progress: Progress,
         rewards: RewardTrees | None = None,
         start_engine: Callable[[ModelSettings, int, str], Engine] | None = None,
+        launch_server: Launch | None = None,
     ) -> None:
         self.recipe = recipe
         self.seed = recipe.seed
@@ -69,7 +71,7 @@ class Run:
             shared(recipe.workers)
         self._models = ModelRegistry(
             recipe.models, seed=recipe.seed, folder=self.folder, log=self.log, cache=recipe.cache,
-            on_open=self._load_weights, start=start_engine,
+            on_open=self._load_weights, start=start_engine, launch=launch_server,
         )  # fmt: skip
         self.engine, self.model, self.on_device = self._models.engine, self._models.__call__, self._models.on_device
         self.model_tables = recipe.models

@@ -15,6 +15,7 @@ import torch
 from rich.console import Console
 
 from rewardsmith import __version__
+from rewardsmith.engines.managed.server_process import Launch
 from rewardsmith.engines.model_settings import ModelSettings
 from rewardsmith.engines.protocol import Engine
 from rewardsmith.errors import UserError
@@ -63,8 +64,8 @@ def start(
                 return path
         with ExitStack() as stack:
             try:
-                start_engine = stack.enter_context(_cluster(recipe, path, console)) if on == "verl" else None
-                run = Run(recipe, files, Progress(console), rewards, start_engine)
+                starts = stack.enter_context(_cluster(recipe, path, console)) if on == "verl" else (None, None)
+                run = Run(recipe, files, Progress(console), rewards, *starts)
             except UserError as error:
                 RunLog(path / LOG).failed(error)
                 raise
@@ -75,12 +76,14 @@ def start(
 
 
 @contextmanager
-def _cluster(recipe: Recipe, path: Path, console: Console) -> Iterator[Callable[[ModelSettings, int, str], Engine]]:
+def _cluster(
+    recipe: Recipe, path: Path, console: Console
+) -> Iterator[tuple[Callable[[ModelSettings, int, str], Engine], Launch]]:
     from rewardsmith.scale.launch import launch  # noqa: PLC0415 only a run on a cluster needs it
 
     console.print("starting Ray and verl", highlight=False)
-    with launch(recipe.scale, path.absolute() / "scale") as start_engine:
-        yield start_engine
+    with launch(recipe.scale, path.absolute() / "scale") as starts:
+        yield starts
 
 
 def _go(run: Run, files: RunFolder, console: Console) -> None:

@@ -79,6 +79,7 @@ class Cluster:
         self._pool = RayResourcePool(
             [scale.gpus_per_node] * scale.nodes, use_gpu=True, max_colocate_count=GROUPS_PER_GPU
         )
+        self._pool.get_placement_groups(device_name=scale.device)  # before servers of judges take GPUs
 
     def workers(self, settings: ModelSettings, name: str, folder: Path, *, writes: bool, frozen: bool) -> ModelWorkers:
         """Start the workers of a model; one that `writes` answers may start servers too."""

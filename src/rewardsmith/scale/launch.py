@@ -6,6 +6,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from rewardsmith.errors import UserError
 from rewardsmith.scale.scale_settings import ScaleSettings
 
 if TYPE_CHECKING:
+    from rewardsmith.engines.managed.server_process import Launch
     from rewardsmith.engines.protocol import Engine
 
 VERL = "0.9."  # the releases of verl that this was written for
@@ -22,8 +24,10 @@ INSTALL = 'install it with pip install "rewardsmith[verl]", in an environment of
 
 
 @contextmanager
-def launch(settings: ScaleSettings | None, folder: Path) -> Iterator[Callable[[ModelSettings, int, str], Engine]]:
-    """Start or join Ray, and yield what starts a model there; at the end a Ray of this run is stopped."""
+def launch(
+    settings: ScaleSettings | None, folder: Path
+) -> Iterator[tuple[Callable[[ModelSettings, int, str], Engine], Launch]]:
+    """Start or join Ray, and yield what starts a model and a judge's server there; a Ray of this run is stopped."""
     for package in ("ray", "verl"):
         try:
             found = version(package)
@@ -38,6 +42,7 @@ def launch(settings: ScaleSettings | None, folder: Path) -> Iterator[Callable[[M
     from ray.exceptions import RayActorError  # noqa: PLC0415
 
     from rewardsmith.scale.cluster import Cluster  # noqa: PLC0415 it imports verl
+    from rewardsmith.scale.judge_hosts import launch_on_cluster  # noqa: PLC0415
     from rewardsmith.scale.verl_engine import open_engine, start_folder  # noqa: PLC0415
 
     cluster = Cluster(scale, folder)
@@ -47,7 +52,7 @@ def launch(settings: ScaleSettings | None, folder: Path) -> Iterator[Callable[[M
         return open_engine(cluster, model, path, name=name, writes=model.head == "language")
 
     try:
-        yield start
+        yield start, partial(launch_on_cluster, scale)
     except RayActorError as error:
         raise UserError(
             f"a worker of the cluster died: {error}. Ray's logs have the cause; the same command resumes from the last"
