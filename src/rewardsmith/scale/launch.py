@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,11 @@ def launch(
     if not found.startswith(VERL):
         raise UserError(f"--on verl needs verl {VERL}x, and {found} is installed: {INSTALL}")
     scale = settings or ScaleSettings()
+    if scale.rollout.gpus and scale.device == "cuda" and find_spec("cupy") is None:
+        raise UserError(
+            f"scale.rollout.gpus = {scale.rollout.gpus}: verl sends the weights there by NCCL, for which it needs cupy:"
+            " pip install cupy-cuda12x"
+        )
     if scale.device == "cpu":  # before verl is imported: it asks once which device there is
         os.environ |= {"VERL_PLATFORM": "cpu", "VERL_USE_EXTERNAL_MODULES": "rewardsmith.scale.cpu"}
     warnings.filterwarnings("ignore", message=".* engine is not available")  # verl names all that it could use

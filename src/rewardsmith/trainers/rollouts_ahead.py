@@ -93,6 +93,7 @@ class RolloutsAhead:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._batches = []
+        self._engine.release_writer()
 
     # ---- the background --------------------------------------------------------------------------------------------
 
