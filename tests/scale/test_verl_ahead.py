@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from rewardsmith.engines.model_settings import LoraSettings
 from rewardsmith.engines.protocol import Meter, Sampling
 from rewardsmith.scale.cluster import Cluster
 from rewardsmith.scale.scale_settings import RolloutSettings, ScaleSettings
@@ -54,9 +53,10 @@ def test_servers_of_their_own_write_with_the_weights_that_they_hold(apart: Clust
     asyncio.run(both())
 
 
-def test_another_model_takes_over_the_gpus_of_the_servers_with_its_adapter(apart: Cluster, rows: Any) -> None:
-    here, there = pair(apart, "adapter", writes=True, lora=LoraSettings(rank=4, init=None))
-    assert asyncio.run(write(there)) == asyncio.run(write(here))
+def test_another_model_takes_over_the_gpus_of_the_servers(apart: Cluster) -> None:
+    for name in ("second", "third"):
+        here, there = pair(apart, name, writes=True)
+        assert asyncio.run(write(there)) == asyncio.run(write(here))
 
 
 def test_answers_are_written_while_the_model_learns(apart: Cluster, rows: Any) -> None:
@@ -95,5 +95,5 @@ def test_a_run_that_writes_ahead_is_that_of_one_device(gpus: int, tmp_path: Path
     assert here.keys() == there.keys()
     for step, values in here.items():
         kept = {name: value for name, value in values.items() if not name.startswith("idle/")}
-        assert {name: there[step][name] for name in kept} == pytest.approx(kept, rel=1e-3, abs=1e-5), step
+        assert {name: there[step][name] for name in kept} == pytest.approx(kept, rel=2e-3, abs=5e-4), step
     assert [here["policy", step]["policy/staleness"] for step in (1, 2, 3, 4)] == [0, 1, 1, 1]
