@@ -11,6 +11,9 @@ from typing import Any
 import pytest
 
 from rewardsmith.engines.protocol import Meter, Sampling
+from rewardsmith.errors import RecipeError
+from rewardsmith.recipe import load_recipe
+from rewardsmith.runs.preflight import check_for_cluster
 from rewardsmith.scale.cluster import Cluster
 from rewardsmith.scale.scale_settings import RolloutSettings, ScaleSettings
 from tests.scale.test_verl_engine import OPTIMIZER, PROMPTS, pair, rows, squares
@@ -84,6 +87,14 @@ def test_answers_are_written_while_the_model_learns(apart: Cluster, rows: Any) -
 
     asyncio.run(both())
     assert updates[0][0] < answers[0] < updates[-1][1]
+
+
+def test_an_adapter_on_servers_of_their_own_is_refused(tmp_path: Path) -> None:
+    text = HEAD.replace("gpus_per_node = 2", "rollout = { gpus = 1 }").replace(
+        "[models.policy]", "[models.policy]\nlora = {}"
+    )
+    with pytest.raises(RecipeError, match=r"models\.policy\.lora"):
+        check_for_cluster(load_recipe(write_recipe(tmp_path, text)), "recipe")
 
 
 @pytest.mark.parametrize("gpus", [1, 0])

@@ -146,6 +146,10 @@ def check_for_cluster(recipe: Recipe, source: str) -> None:
         for path, mark, name in marked(recipe)
         if mark.offer in ("chat", "rate", "rate_turns") and isinstance(recipe.models[name].settings, ModelSettings)
     ]
+    if recipe.scale is not None and recipe.scale.rollout.gpus:
+        why = "rollout servers with GPUs of their own get whole weights: leave out scale.rollout.gpus, or the adapter"
+        adapted = [name for name, model in recipe.models.items() if getattr(model.settings, "lora", None) is not None]
+        problems += [Problem(f"models.{name}.lora", why) for name in adapted]
     if problems:
         raise RecipeError(source, problems)
 

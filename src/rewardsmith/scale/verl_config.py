@@ -76,7 +76,6 @@ def model_config(settings: ModelSettings, name: str, folder: Path, scale: ScaleS
         verl.put(f"{ROLLOUT}.n_gpus_per_node", per_node, "scale.rollout.gpus")
         verl.put(f"{ROLLOUT}.checkpoint_engine.backend", CPU_ROLLOUT if cpu else "nccl", "scale.rollout.gpus")
         verl.put(f"{ROLLOUT}.checkpoint_engine.custom_backend_module", CPU_MODULE if cpu else None)
-        verl.put(f"{MODEL}.lora.merge", settings.lora is not None, f"{model}.lora")
     else:
         verl.put(f"{ROLLOUT}.n_gpus_per_node", scale.gpus_per_node, "scale.gpus_per_node")
     verl.put(f"{ROLLOUT}.log_prob_use_dynamic_bsz", True)
