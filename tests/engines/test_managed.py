@@ -1,15 +1,17 @@
 """Servers that the run starts: command, identity, messages, and errors of a start. The server is `small_server`."""
 
 import asyncio
+import os
+import signal
 import sys
 from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 
-from rewardsmith.engines.managed import ManagedModel
+from rewardsmith.engines.managed import ManagedModel, managed_model
 from rewardsmith.engines.managed.managed_model import SAMPLE, SAMPLES, served_name
-from rewardsmith.engines.managed.server_process import server_command
+from rewardsmith.engines.managed.server_process import server_command, server_environment
 from rewardsmith.engines.model_settings import ManagedSettings
 from rewardsmith.errors import UserError
 from rewardsmith.llm import ChatRequest, ModelCallError
@@ -47,8 +49,48 @@ async def test_the_first_call_starts_the_server_and_close_stops_it(tmp_path: Pat
     await model.close()
     assert not alive(pid)
     await model.close()
-    assert "starting a server on port" in log[0]
+    assert "starting a server at http://127.0.0.1:" in log[0]
     assert "ready after" in log[1]
+
+
+@run_async
+async def test_replicas_share_the_load_and_one_that_dies_is_replaced(tmp_path: Path) -> None:
+    log: list[str] = []
+    settings = ManagedSettings(command=COMMAND, model="small", replicas=3, restarts=1, retries=5, backoff=0.05)
+    model = managed_model(settings, name="judge", folder=tmp_path, log=log.append)
+    await model.check()
+    assert sorted(file.name for file in tmp_path.glob("*.log")) == ["judge-2.log", "judge-3.log", "judge.log"]
+
+    async def pids() -> set[int]:
+        return {int(reply.text) for reply in await asyncio.gather(*(model.chat(question()) for _ in range(24)))}
+
+    first = await pids()
+    assert len(first) == 3
+    assert await model.identity() == await managed(tmp_path).identity()
+    victim, others = min(first), first - {min(first)}
+    for given_up in (False, True):  # it is restarted once, then the others go on without it
+        os.kill(victim, signal.SIGKILL)
+        async with asyncio.timeout(20):
+            while not ((now := await pids() - {victim}) > others or (given_up and any("go on" in t for t in log))):
+                assert now == others
+                await asyncio.sleep(0.05)
+        victim = max(now - others, default=0)
+    assert (now, victim) == (others, 0)
+    assert model.usage.failed == 0
+    assert sum("go on without it" in text for text in log) == 1
+    await model.close()
+    assert not any(map(alive, others))
+
+
+def test_replicas_on_one_machine_have_gpus_of_their_own(tmp_path: Path) -> None:
+    settings = ManagedSettings(command="vllm", model="small", replicas=2, tensor_parallel_size=2, devices=[4, 5, 6, 7])
+    model = managed_model(settings, name="judge", folder=tmp_path, log=print)
+    seen = [server_environment(server._settings)["CUDA_VISIBLE_DEVICES"] for server in model._servers]  # type: ignore[union-attr]
+    assert seen == ["4,5", "6,7"]
+    with pytest.raises(UserError, match="name 4 GPUs in devices"):
+        managed_model(settings.model_copy(update={"devices": None}), name="judge", folder=tmp_path, log=print)
+    with pytest.raises(ValidationError, match="2 of 2 replicas, and devices has 3"):
+        ManagedSettings(command="vllm", model="m", replicas=2, tensor_parallel_size=2, devices=[0, 1, 2])
 
 
 @run_async

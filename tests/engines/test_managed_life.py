@@ -102,7 +102,7 @@ async def test_ctrl_c_in_a_terminal_does_not_reach_the_server(tmp_path: Path) ->
 async def killed(model: ManagedModel, pid: int) -> None:
     """Kill the server, and wait until the model knows."""
     os.kill(pid, signal.SIGKILL)
-    while model._up():
+    while model.is_up:
         await asyncio.sleep(0.02)
 
 

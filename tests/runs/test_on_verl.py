@@ -64,8 +64,10 @@ def test_servers_on_gpus_that_are_full_are_refused(monkeypatch: pytest.MonkeyPat
             return [problem.path for problem in error.problems]
         return []
 
-    assert refused({}) == ["models.s0.devices"]  # the trainer's GPUs, and nine tenths of them
-    assert refused({"gpu_memory_utilization": 0.2, "tensor_parallel_size": 4}) == []
+    assert refused({}) == []  # Ray reserves GPUs
+    everywhere = {"devices": [0, 1, 2, 3], "tensor_parallel_size": 4}
+    assert refused(everywhere) == ["models.s0.devices"]  # the trainer's GPUs, and nine tenths of them
+    assert refused(everywhere | {"gpu_memory_utilization": 0.2}) == []
     assert refused({"devices": [4, 5], "tensor_parallel_size": 2}) == []
     assert refused({"devices": [4, 5]}, gpus=6) == ["models.s0.devices"]
     half = {"devices": [4], "gpu_memory_utilization": 0.5}

@@ -227,7 +227,17 @@ _OFFERS = {
 INCIDENTAL = frozenset(  # settings of models that do not change their replies
     {"urls", "api_key_env", "concurrency", "requests_per_minute", "connect_timeout", "retries"}
     | {"timeout", "backoff", "max_backoff", "price_in", "price_out", "port", "startup_timeout"}
-    | {"restarts", "python", "devices", "tensor_parallel_size", "gpu_memory_utilization", "offload", "rows"}
+    | {
+        "replicas",
+        "gpus",
+        "restarts",
+        "python",
+        "devices",
+        "tensor_parallel_size",
+        "gpu_memory_utilization",
+        "offload",
+        "rows",
+    }
     | {"tokens_per_pass", "batch_size", "deadline", "batch"}
 )
 
@@ -284,6 +294,12 @@ class ManagedSettings(ClientSettings):
         default=None, min_length=1, description='GPUs that the server may see, numbered as in "cuda:N"; not set: all'
     )
     tensor_parallel_size: int = Field(default=1, ge=1, description="tensor-parallel size: GPUs of one model copy")
+    replicas: int = Field(default=1, ge=1, description="servers of this model; the load is shared among them")
+    gpus: int | None = Field(
+        default=None,
+        ge=0,
+        description="GPUs that a cluster reserves for a server; not set: tensor_parallel_size, 0 for your own command",
+    )
     gpu_memory_utilization: float | None = Field(
         default=None, gt=0, le=1, description="share of the GPU memory for the server; not set: the server's default"
     )
@@ -327,9 +343,14 @@ class ManagedSettings(ClientSettings):
         for setting in unsupported:
             if getattr(self, setting) != type(self).model_fields[setting].default:
                 raise ValueError(f"{which} does not take {setting}: {remedy}")
-        if self.devices is not None and len(self.devices) < self.tensor_parallel_size:
-            size = self.tensor_parallel_size
-            raise ValueError(f"tensor_parallel_size is {size}, and devices has {len(self.devices)} GPUs")
+        if self.replicas > 1 and self.port is not None:
+            raise ValueError(f"{self.replicas} replicas cannot listen at one port: leave port out")
+        size = self.tensor_parallel_size * self.replicas
+        if self.devices is not None and len(self.devices) < size:
+            share = f" of {self.replicas} replicas" if self.replicas > 1 else ""
+            raise ValueError(
+                f"tensor_parallel_size is {self.tensor_parallel_size}{share}, and devices has {len(self.devices)} GPUs"
+            )
         visible = visible_gpus()
         if visible and self.devices is not None and max(self.devices) >= len(visible):
             raise ValueError(f"devices has {max(self.devices)}, and CUDA_VISIBLE_DEVICES has {len(visible)} GPUs")

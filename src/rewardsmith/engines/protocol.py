@@ -183,6 +183,16 @@ class Engine(Protocol):
 
     # ---- forward passes ----
 
+    @property
+    def writes_apart(self) -> bool:
+        """Whether other copies of the weights write answers, so that the model can learn meanwhile."""
+
+    async def hold_writer(self) -> None:
+        """From now on, present weights write answers, also while the model learns; nothing is being written now."""
+
+    def release_writer(self) -> None:
+        """From now on, the weights of the time of a call write again."""
+
     def generate(
         self,
         prompts: Sequence[Prompt],

@@ -101,6 +101,11 @@ def has_part(root: Component, name: str) -> bool:
     return False
 
 
+def learns(root: Component) -> bool:
+    """Whether a reward of the tree learns online."""
+    return any(callable(getattr(component.reward, "learn", None)) for _, component in walk(root))
+
+
 async def learn(root: Component, scored: Sequence[ScoredGroup]) -> dict[str, float]:
     """Let every online reward of a tree learn from the groups of a step; return their metrics."""
     metrics: dict[str, float] = {}

@@ -29,6 +29,7 @@ from rewardsmith.llm import Model, ModelCallError, UnconnectedModel, Usage
 from rewardsmith.trainers.trainer import derive
 
 if TYPE_CHECKING:
+    from rewardsmith.engines.managed.server_process import Launch
     from rewardsmith.engines.protocol import Engine
 
 WAKE_TIMEOUT = 60.0
@@ -40,7 +41,7 @@ class ModelRegistry:
 
     Started servers write their logs to `folder` (or a function that makes it), `cache` is the folder of the verdict
     cache (None for the user's own, "" for none), and `on_open` gets each engine after it was loaded. `start` makes an
-    engine from its settings, a seed and a name; without it, engines are in this process.
+    engine from its settings, a seed and a name; without it, engines are in this process. So does `launch` for servers.
     """
 
     def __init__(
@@ -53,9 +54,10 @@ class ModelRegistry:
         cache: str | None = None,
         on_open: Callable[[Engine], None] = lambda engine: None,
         start: Callable[[ModelSettings, int, str], Engine] | None = None,
+        launch: Launch | None = None,
     ) -> None:
         self._tables, self._seed, self._folder, self._log = tables, seed, folder, log
-        self._cache_folder, self._on_open, self._start = cache, on_open, start
+        self._cache_folder, self._on_open, self._start, self._launch = cache, on_open, start, launch
         self._cache: Any = None
         self._engines: dict[str, Engine] = {}
         self._models: dict[str, Model] = {}
@@ -130,10 +132,10 @@ class ModelRegistry:
             return SentenceModel(settings, name=name)
         model: Any
         if isinstance(settings, ManagedSettings):
-            from rewardsmith.engines.managed import ManagedModel  # noqa: PLC0415
+            from rewardsmith.engines.managed import managed_model  # noqa: PLC0415
 
             folder = self._folder if isinstance(self._folder, Path) else self._folder()
-            model = ManagedModel(settings, name=name, folder=folder, log=self._log)
+            model = managed_model(settings, name=name, folder=folder, log=self._log, launch=self._launch)
         else:
             from rewardsmith.engines.client import ServedModel  # noqa: PLC0415
 

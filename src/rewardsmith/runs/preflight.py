@@ -86,6 +86,12 @@ class RewardTrees:
                     self._trees[id(chosen)] = Component.root(chosen)
                 except UserError as error:
                     yield Problem(f"{place.path}.{setting}", str(error))
+        if place.get("ahead"):
+            critic = getattr(place.get("critic"), "model", None)
+            for path, mark, name in marked(place.rewards["reward"]):
+                if mark.offer != "learn" and name in (place.get("model"), critic):
+                    why = "learns in this stage, and later answers would be scored while it does: set ahead = 0, or a"
+                    yield Problem(f"{place.path}.reward.{path}", f"{why} copy_of it", shown(name))
         whole = self._trees.get(id(place.rewards.get("reward")))
         if whole is None:
             return
@@ -157,6 +163,10 @@ def check_for_cluster(recipe: Recipe, source: str) -> None:
         for path, table in places(recipe)
         if isinstance(table, Chosen) and table.target is Implicit and not path.startswith(trained)
     ]
+    if recipe.scale is not None and recipe.scale.rollout.gpus:
+        why = "rollout servers with GPUs of their own get whole weights: leave out scale.rollout.gpus, or the adapter"
+        adapted = [name for name, model in recipe.models.items() if getattr(model.settings, "lora", None) is not None]
+        problems += [Problem(f"models.{name}.lora", why) for name in adapted]
     if problems:
         raise RecipeError(source, problems)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from rewardsmith.config import Chosen, import_name
 from rewardsmith.data import Source, open_source
+from rewardsmith.engines.managed.server_process import Launch
 from rewardsmith.engines.model_settings import ModelSettings
 from rewardsmith.engines.protocol import Engine
 from rewardsmith.errors import UserError
@@ -51,6 +52,7 @@ class Run:
         progress: Progress,
         rewards: RewardTrees | None = None,
         start_engine: Callable[[ModelSettings, int, str], Engine] | None = None,
+        launch_server: Launch | None = None,
         *,
         ignore_memory: bool = False,
     ) -> None:
@@ -78,7 +80,7 @@ class Run:
             shared(recipe.workers)
         self._models = ModelRegistry(
             recipe.models, seed=recipe.seed, folder=self.folder, log=self.log, cache=recipe.cache,
-            on_open=self._load_weights, start=start_engine,
+            on_open=self._load_weights, start=start_engine, launch=launch_server,
         )  # fmt: skip
         self.engine, self.model, self.on_device = self._models.engine, self._models.__call__, self._models.on_device
         self.model_tables = recipe.models
@@ -191,7 +193,10 @@ class Run:
                     update = self._with_usage(await trainer.begin())
                     self._log(update)
                     self._is_best(trainer, update, index)
-                await self._run_steps(index, trainer, settings, done)
+                try:
+                    await self._run_steps(index, trainer, settings, done)
+                finally:
+                    await trainer.close()
             self.run_log.write(f"stage {self._stage} has ended")
         await self._lineage.end(index, trainer)
         for engine in trainer.learners.values():

@@ -15,6 +15,7 @@ import torch
 from rich.console import Console
 
 from rewardsmith import __version__
+from rewardsmith.engines.managed.server_process import Launch
 from rewardsmith.engines.model_settings import ModelSettings
 from rewardsmith.engines.protocol import Engine
 from rewardsmith.errors import UserError
@@ -64,8 +65,8 @@ def start(
                 return path
         with ExitStack() as stack:
             try:
-                start_engine = stack.enter_context(_cluster(recipe, path, console)) if on == "verl" else None
-                run = Run(recipe, files, Progress(console), rewards, start_engine, ignore_memory=ignore_memory)
+                starts = stack.enter_context(_cluster(recipe, path, console)) if on == "verl" else (None, None)
+                run = Run(recipe, files, Progress(console), rewards, *starts, ignore_memory=ignore_memory)
             except UserError as error:
                 RunLog(path / LOG).failed(error)
                 raise
@@ -76,14 +77,16 @@ def start(
 
 
 @contextmanager
-def _cluster(recipe: Recipe, path: Path, console: Console) -> Iterator[Callable[[ModelSettings, int, str], Engine]]:
+def _cluster(
+    recipe: Recipe, path: Path, console: Console
+) -> Iterator[tuple[Callable[[ModelSettings, int, str], Engine], Launch]]:
     from rewardsmith.runs.verl_command import verl_configs  # noqa: PLC0415 only a run on a cluster needs it
     from rewardsmith.scale.launch import launch  # noqa: PLC0415
 
     verl_configs(recipe)  # what verl refuses is found before Ray starts
     console.print("starting Ray and verl", highlight=False)
-    with launch(recipe.scale, path.absolute() / "scale", recipe.models) as start_engine:
-        yield start_engine
+    with launch(recipe.scale, path.absolute() / "scale", recipe.models) as starts:
+        yield starts
 
 
 def _go(run: Run, files: RunFolder, console: Console) -> None:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 import numpy as np
 import ray
 import torch
 from torch import Tensor
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from verl.checkpoint_engine import CheckpointEngine, CheckpointEngineRegistry
 from verl.workers.engine import EngineRegistry
 from verl.workers.rollout import base
 from verl.workers.rollout.base import BaseRollout
 from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry, TokenOutput
+from verl.workers.rollout.utils import ensure_async_iterator
 
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
 from rewardsmith.engines.embedded.generate import GenerationRequest
@@ -108,13 +112,66 @@ class CpuRollout(BaseRollout):
     async def release(self) -> None:
         """Do nothing."""
 
-    async def update_weights(
-        self, weights: Iterable[tuple[str, Tensor]], wire_format: str = "named_tensors", **kwargs: Any
-    ) -> None:
+    def __init__(self, *args: Any, replica_rank: int | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.replica_rank = int(os.environ["RANK"]) if replica_rank is None else replica_rank
+        self.is_leader_rank = True
+
+    async def update_weights(self, weights: Any, wire_format: str = "named_tensors", **kwargs: Any) -> None:
         """Send all weights; gathering them takes every rank."""
-        named = {name: tensor.detach().cpu() for name, tensor in weights}
-        server = ray.get_actor(f"{ROLLOUT}_{os.environ['RANK']}")
+        named = {name: tensor.detach().cpu() async for name, tensor in ensure_async_iterator(weights)}
+        server = ray.get_actor(f"{ROLLOUT}_{self.replica_rank}")
         await server.load.remote(named, kwargs.get("global_steps") or 0)
+
+
+@CheckpointEngineRegistry.register(ROLLOUT)
+class StoreTransfer(CheckpointEngine):
+    """Sends the weights of rank 0 to servers that share no process with a trainer, through a key-value store."""
+
+    def __init__(self, bucket_size: int, is_master: bool = False) -> None:
+        self._store: TCPStore | None = None
+        self._is_master = is_master
+        self._transfers = 0
+
+    def prepare(self) -> Any:
+        """Return where the store is, on the master."""
+        if not self._is_master:
+            return None
+        address = ray.util.get_node_ip_address()
+        self._store = self._store or TCPStore(address, 0, is_master=True, wait_for_workers=False)
+        return address, self._store.port
+
+    @classmethod
+    def build_topology(
+        cls, actor_wg_world_size: int, rollout_world_size: int, metadata: list[Any]
+    ) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
+        """Return where the store is for every worker."""
+        return {"at": metadata[:1] * actor_wg_world_size}, {"at": metadata[:1] * rollout_world_size}
+
+    def init_process_group(self, at: tuple[str, int]) -> None:
+        """Connect."""
+        self._transfers += 1
+        if self._store is None:
+            self._store = TCPStore(*at, is_master=False, wait_for_workers=False)
+
+    def finalize(self) -> None:
+        """Free the weights that all have."""
+        if self._is_master and self._store is not None:
+            self._store.delete_key(f"weights {self._transfers}")
+
+    async def send_weights(self, weights: Iterable[tuple[str, Tensor]], global_steps: int | None = None) -> None:
+        """Gather the weights, which takes every rank, and store them."""
+        buffer = io.BytesIO()
+        torch.save({name: tensor.detach().cpu() for name, tensor in weights}, buffer)
+        if self._is_master and self._store is not None:
+            self._store.set(f"weights {self._transfers}", buffer.getvalue())  # type: ignore[arg-type]
+
+    async def receive_weights(self, global_steps: int | None = None) -> AsyncIterator[tuple[str, Tensor]]:
+        """Yield the weights once they are there."""
+        assert self._store is not None
+        stored = await asyncio.to_thread(self._store.get, f"weights {self._transfers}")
+        for item in torch.load(io.BytesIO(stored)).items():
+            yield item
 
 
 class _WithoutPinnedMemory:

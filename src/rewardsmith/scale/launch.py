@@ -7,17 +7,20 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rewardsmith.config import Chosen
 from rewardsmith.engines.model_settings import ModelSettings
 from rewardsmith.errors import UserError
-from rewardsmith.scale.placement import own_gpus
+from rewardsmith.scale.placement import server_gpus
 from rewardsmith.scale.scale_settings import ScaleSettings
 
 if TYPE_CHECKING:
+    from rewardsmith.engines.managed.server_process import Launch
     from rewardsmith.engines.protocol import Engine
 
 VERL = "0.9."  # the releases of verl that this was written for
@@ -45,22 +48,28 @@ def choose_platform(scale: ScaleSettings) -> None:
 @contextmanager
 def launch(
     settings: ScaleSettings | None, folder: Path, models: Mapping[str, Chosen]
-) -> Iterator[Callable[[ModelSettings, int, str], Engine]]:
-    """Start or join Ray, and yield what starts a model there; at the end a Ray of this run is stopped."""
+) -> Iterator[tuple[Callable[[ModelSettings, int, str], Engine], Launch]]:
+    """Start or join Ray, and yield what starts a model and a judge's server there; a Ray of this run is stopped."""
     require_verl()
     scale = settings or ScaleSettings()
+    if scale.rollout.gpus and scale.device == "cuda" and find_spec("cupy") is None:
+        raise UserError(
+            f"scale.rollout.gpus = {scale.rollout.gpus}: verl sends the weights there by NCCL, for which it needs cupy:"
+            " pip install cupy-cuda12x"
+        )
     choose_platform(scale)
     from rewardsmith.scale.cluster import Cluster  # noqa: PLC0415 it imports verl
+    from rewardsmith.scale.judge_hosts import launch_on_cluster  # noqa: PLC0415
     from rewardsmith.scale.verl_engine import open_engine, start_folder  # noqa: PLC0415
 
-    cluster = Cluster(scale, folder, own_gpus(models, scale))
+    cluster = Cluster(scale, folder, server_gpus(models, scale))
 
     def start(model: ModelSettings, seed: int, name: str) -> Engine:
         path = start_folder(model, folder / "start" / name, seed=seed, name=name)
         return open_engine(cluster, model, path, name=name, writes=model.head == "language")
 
     try:
-        yield start
+        yield start, partial(launch_on_cluster, scale)
     finally:
         cluster.close()
 

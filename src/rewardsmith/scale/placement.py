@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from rewardsmith.config import Chosen
 from rewardsmith.engines.model_settings import ManagedSettings
@@ -12,10 +13,31 @@ from rewardsmith.scale.scale_settings import ScaleSettings
 SERVER_SHARE = 0.9  # of the memory, which vLLM and SGLang take where a recipe does not say
 
 
-def own_gpus(models: Mapping[str, Chosen], scale: ScaleSettings) -> list[int]:
-    """Return the GPUs that managed servers have for themselves."""
+@dataclass(frozen=True)
+class ServerGpus:
+    """GPUs of managed servers."""
+
+    here: Sequence[int] = ()  # of the driver's machine, for themselves (`devices`)
+    on_cluster: int = 0  # that Ray reserves
+
+
+NO_SERVERS = ServerGpus()
+
+
+def server_gpus(models: Mapping[str, Chosen], scale: ScaleSettings) -> ServerGpus:
+    """Return the GPUs that managed servers have besides those of the trainer."""
     servers = [model.settings for model in models.values() if isinstance(model.settings, ManagedSettings)]
-    return sorted({gpu for server in servers for gpu in server.devices or []} - {*range(scale.gpus_per_node)})
+    here = {gpu for server in servers for gpu in server.devices or []} - {*range(scale.gpus_per_node)}
+    return ServerGpus(sorted(here), sum(server.replicas * gpus_to_reserve(server, scale) for server in servers))
+
+
+def gpus_to_reserve(server: ManagedSettings, scale: ScaleSettings) -> int:
+    """Return how many GPUs Ray reserves for one server; none where `devices` names them."""
+    if scale.device == "cpu" or server.devices is not None:
+        return 0
+    if server.gpus is not None:
+        return server.gpus
+    return server.tensor_parallel_size if isinstance(server.command, str) else 0
 
 
 def placement_problems(models: Mapping[str, Chosen], scale: ScaleSettings) -> Iterator[Problem]:
@@ -26,10 +48,10 @@ def placement_problems(models: Mapping[str, Chosen], scale: ScaleSettings) -> It
     taken = dict.fromkeys(trainer, scale.rollout.memory_share)
     for name, model in models.items():
         server = model.settings
-        if not isinstance(server, ManagedSettings) or not isinstance(server.command, str):
+        if not isinstance(server, ManagedSettings) or server.devices is None or not isinstance(server.command, str):
             continue
         share = server.gpu_memory_utilization or SERVER_SHARE
-        gpus = (server.devices or trainer)[: server.tensor_parallel_size]
+        gpus = server.devices[: server.tensor_parallel_size * server.replicas]
         full = [gpu for gpu in gpus if taken.get(gpu, 0.0) + share >= 1]
         for gpu in gpus:
             taken[gpu] = taken.get(gpu, 0.0) + share
@@ -41,5 +63,5 @@ def placement_problems(models: Mapping[str, Chosen], scale: ScaleSettings) -> It
                 f" {taken[full[0]]:g}: name GPUs that the trainer does not use (it has the first"
                 f" {scale.gpus_per_node} of each machine, scale.gpus_per_node), or lower gpu_memory_utilization or"
                 " scale.rollout.memory_share",
-                str(server.devices) if server.devices is not None else "not set",
+                str(server.devices),
             )

@@ -22,10 +22,12 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from verl.single_controller.ray.base import RayResourcePool, sort_placement_group_by_node_ip
 
 from rewardsmith.errors import UserError
+from rewardsmith.scale.placement import ServerGpus
 from rewardsmith.scale.scale_settings import GROUPS_PER_GPU, ScaleSettings
 
 CONNECT_TIMEOUT = 10.0  # seconds in which the head node must accept a connection
 JOIN_TIMEOUT = 60.0  # seconds in which nodes that are missing may still join a cluster
+CPUS_PER_ROLLOUT_GPU = 2  # that verl asks for
 NODE_TIMEOUT = 180.0  # seconds in which every node must run a first task
 SAME_EVERYWHERE = ("rewardsmith", "verl", "ray", "torch", "transformers")
 
@@ -40,16 +42,15 @@ def environment(scale: ScaleSettings) -> dict[str, str]:
     return shared
 
 
-def start_ray(scale: ScaleSettings, folder: Path, reserved: Sequence[int] = ()) -> RayResourcePool:
-    """Start a Ray of this run, or join the one at `scale.address`; return the GPUs of the run.
-
-    `reserved` are GPUs of this machine that managed servers have for themselves.
-    """
+def start_ray(scale: ScaleSettings, folder: Path, servers: ServerGpus) -> RayResourcePool:
+    """Start a Ray of this run, or join the one at `scale.address`; return the GPUs of its workers."""
+    gpus = scale.processes + scale.rollout.gpus + servers.on_cluster
     local: dict[str, Any] = {"include_dashboard": False}
     if scale.device == "cpu":
-        local |= {"num_gpus": scale.processes, "num_cpus": 4 + scale.processes * GROUPS_PER_GPU}
+        cpus = scale.processes * GROUPS_PER_GPU + scale.rollout.gpus * CPUS_PER_ROLLOUT_GPU
+        local |= {"num_gpus": gpus, "num_cpus": 4 + cpus}
     else:  # the first ones; managed servers may have the others
-        local["num_gpus"] = min(scale.gpus_per_node, torch.cuda.device_count())
+        local["num_gpus"] = min(gpus, torch.cuda.device_count())
     if scale.address:
         _require_answer(scale.address)
     try:
@@ -65,7 +66,8 @@ def start_ray(scale: ScaleSettings, folder: Path, reserved: Sequence[int] = ()) 
         raise UserError(f"{what}: {error}") from error
     try:
         _require_room(scale)
-        _require_reserved(scale, reserved)
+        _require_gpus(scale, gpus)
+        _require_unknown_to_ray(servers.here)
         if scale.address:
             _require_same_nodes(folder)
         return _reserve(scale)
@@ -113,13 +115,24 @@ def _require_room(scale: ScaleSettings) -> None:
         )
 
 
-def _require_reserved(scale: ScaleSettings, reserved: Sequence[int]) -> None:
-    """Raise a `UserError` if Ray could give a GPU to the trainer that a managed server has."""
-    here = next(node for node in ray.nodes() if node["NodeID"] == ray.get_runtime_context().get_node_id())
-    if reserved and here["Resources"].get("GPU", 0) > scale.gpus_per_node:
+def _require_gpus(scale: ScaleSettings, wanted: int) -> None:
+    """Raise a `UserError` unless all nodes together have the GPUs of workers, rollout servers and judges."""
+    found = int(ray.cluster_resources().get("GPU", 0))
+    if found < wanted:
         raise UserError(
-            f"GPU {reserved[0]} of this machine is for a managed server (models.NAME.devices), and Ray could give it"
-            f" to the trainer too: start Ray here with --num-gpus={scale.gpus_per_node}"
+            f"the run needs {wanted} GPUs: {scale.processes} for its workers, {scale.rollout.gpus} for rollout servers"
+            f" (scale.rollout.gpus) and {wanted - scale.processes - scale.rollout.gpus} for managed servers. Ray has"
+            f" {found}: lower one of them, or set scale.address to a larger cluster"
+        )
+
+
+def _require_unknown_to_ray(gpus: Sequence[int]) -> None:
+    """Raise a `UserError` if Ray could give away a GPU of this machine that a managed server has."""
+    here = next(node for node in ray.nodes() if node["NodeID"] == ray.get_runtime_context().get_node_id())
+    if gpus and here["Resources"].get("GPU", 0) > gpus[0]:
+        raise UserError(
+            f"GPU {gpus[0]} of this machine is for a managed server (models.NAME.devices), and Ray could give it"
+            f" to others too: start Ray here with --num-gpus={gpus[0]}, or leave devices out"
         )
 
 

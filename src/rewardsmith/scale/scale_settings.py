@@ -14,12 +14,22 @@ CPU_ROLLOUT = "rewardsmith_cpu"  # in verl's configuration, the servers that wri
 
 
 class RolloutSettings(Settings):
-    """The servers that write the answers, on the GPUs of the trainer."""
+    """The servers that write the answers."""
+
+    gpus: int = Field(
+        default=0, ge=0, description="GPUs of their own for the servers; 0: they share those of the trainer"
+    )
 
     engine: Literal["vllm", "sglang"] = Field(default="vllm", description="which server writes the answers")
     tensor_parallel: int = Field(default=1, ge=1, description="GPUs of one server")
     memory_share: float = Field(default=0.5, gt=0, lt=1, description="share of the GPU memory for weights and KV cache")
     max_sequences: int = Field(default=1024, ge=1, description="answers that one server writes at a time")
+
+    @model_validator(mode="after")
+    def _whole_servers(self) -> Self:
+        if self.gpus % self.tensor_parallel:
+            raise ValueError(f"gpus = {self.gpus} are no whole servers of tensor_parallel = {self.tensor_parallel}")
+        return self
 
 
 class ScaleSettings(Settings):

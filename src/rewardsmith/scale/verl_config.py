@@ -122,7 +122,14 @@ def model_config(settings: ModelSettings, name: str, folder: Path | str, scale: 
     verl.put(f"{ROLLOUT}.tensor_model_parallel_size", scale.rollout.tensor_parallel, "scale.rollout.tensor_parallel")
     verl.put(f"{ROLLOUT}.gpu_memory_utilization", scale.rollout.memory_share, "scale.rollout.memory_share")
     verl.put(f"{ROLLOUT}.max_num_seqs", *((settings.rows, f"{model}.rows") if settings.rows else sequences))
-    verl.put(f"{ROLLOUT}.n_gpus_per_node", scale.gpus_per_node, "scale.gpus_per_node")
+    if scale.rollout.gpus:  # servers of their own, which get the weights over the network
+        per_node = scale.rollout.gpus if scale.rollout.tensor_parallel <= scale.gpus_per_node else scale.gpus_per_node
+        verl.put(f"{ROLLOUT}.nnodes", scale.rollout.gpus // per_node, "scale.rollout.gpus")
+        verl.put(f"{ROLLOUT}.n_gpus_per_node", per_node, "scale.rollout.gpus")
+        verl.put(f"{ROLLOUT}.checkpoint_engine.backend", CPU_ROLLOUT if cpu else "nccl", "scale.rollout.gpus")
+        verl.put(f"{ROLLOUT}.checkpoint_engine.custom_backend_module", "rewardsmith.scale.cpu_rollout" if cpu else None)
+    else:
+        verl.put(f"{ROLLOUT}.n_gpus_per_node", scale.gpus_per_node, "scale.gpus_per_node")
     verl.put(f"{ROLLOUT}.log_prob_use_dynamic_bsz", True)
     verl.put(f"{ROLLOUT}.log_prob_max_token_len_per_gpu", tokens, f"{model}.tokens_per_pass")
     verl.put(f"{ROLLOUT}.calculate_log_probs", True)

@@ -50,6 +50,7 @@ class VerlEngine(ModelText):
         self.stop_ids = tuple(sorted({*stop_ids, self._end}))
         self._cluster, self._workers, self._config, self._path = cluster, workers, config, path
         self._version = 0  # counts the updates
+        self._held: int | None = None  # the version that writes while others are learned
         self._size = len(workers.group.workers) // cluster.scale.sequence_parallel  # ranks that have rows of their own
 
     @property
@@ -58,6 +59,21 @@ class VerlEngine(ModelText):
         return architectures.max_length(self._config)
 
     # ---- writing ---------------------------------------------------------------------------------------------------
+
+    @property
+    def writes_apart(self) -> bool:
+        """Whether the rollout servers have GPUs of their own."""
+        return self._cluster.scale.rollout.gpus > 0
+
+    async def hold_writer(self) -> None:
+        """Give the servers the present weights, and no others until `release_writer`."""
+        if self.writes_apart:
+            await asyncio.to_thread(self._workers.client, self._version)
+            self._held = self._version
+
+    def release_writer(self) -> None:
+        """Give the servers the weights of the time of a call again."""
+        self._held = None
 
     async def generate(
         self,
@@ -71,7 +87,7 @@ class VerlEngine(ModelText):
         tick: Tick = no_tick,
     ) -> AsyncIterator[tuple[int, RolloutGroup]]:
         """Yield (index of the prompt, its n rollouts) as groups complete, in any order."""
-        client = await asyncio.to_thread(self._workers.client, self._version)
+        client = await asyncio.to_thread(self._workers.client, self._version if self._held is None else self._held)
         encoded = [self.encode(prompt) for prompt in prompts]
         for prompt, tokens in zip(prompts, encoded, strict=True):
             self.require_room(prompt, len(tokens), sampling.max_tokens, self.max_length)

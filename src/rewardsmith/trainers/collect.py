@@ -27,7 +27,7 @@ from rewardsmith.trainers.trainer import (
     derive,
     no_report,
 )
-from rewardsmith.types import Prompt, Score, ScoredGroup
+from rewardsmith.types import Prompt, RolloutGroup, Score, ScoredGroup
 
 OnDevice = Callable[[], AbstractAsyncContextManager[None]]
 """Entered while a model works."""
@@ -53,14 +53,17 @@ async def generate_and_score(
     on_device: OnDevice = nullcontext,
     lap: Lap = lambda _: None,
     report: Report = no_report,
+    written: dict[int, RolloutGroup | ScoredGroup] | None = None,
 ) -> list[ScoredGroup]:
     """Return a scored group of n answers to each prompt, in the order of the prompts.
 
     A group is scored while others are still generated. `ends` fills `Rollout.ends` also if the reward need not know.
     `pause` is called often; what it raises ends the work. The laps are `write`, which ends with the last token, and
-    `wait`: for the device before it, for rewards after it.
+    `wait`: for the device before it, for rewards after it. `written` is filled with the groups so far by the index of
+    their prompts.
     """
     tasks: dict[int, asyncio.Task[ScoredGroup]] = {}
+    so_far = {} if written is None else written
 
     def tick(answers: int, tokens: int) -> None:
         report("writing", answers, n * len(prompts), tokens=tokens)
@@ -71,9 +74,10 @@ async def generate_and_score(
             async with on_device():
                 lap("wait")
                 ends = ends or reads_ends(reward)
-                written = engine.generate(prompts, sampling, n=n, seeds=seeds, version=version, ends=ends, tick=tick)
-                async for number, group in written:
-                    tasks[number] = scoring.create_task(score(reward, group))
+                groups = engine.generate(prompts, sampling, n=n, seeds=seeds, version=version, ends=ends, tick=tick)
+                async for number, group in groups:
+                    so_far[number] = group
+                    tasks[number] = scoring.create_task(_score_into(so_far, number, reward, group))
                 lap("write")
             pending = set(tasks.values())
             while pending:  # the user may want to stop while a judge is slow
@@ -84,6 +88,15 @@ async def generate_and_score(
         raise several.exceptions[0] from None
     lap("wait")
     return [tasks[i].result() for i in range(len(prompts))]
+
+
+async def _score_into(
+    so_far: dict[int, RolloutGroup | ScoredGroup], number: int, reward: Reward, group: RolloutGroup | ScoredGroup
+) -> ScoredGroup:
+    """Score a group, unless it is scored already, and put it in its place."""
+    scored = group if isinstance(group, ScoredGroup) else await score(reward, group)
+    so_far[number] = scored
+    return scored
 
 
 # ---- selection ------------------------------------------------------------------------------------------------------
@@ -174,12 +187,37 @@ class StepRollouts:
         return [GroupRecord(step, "train", why, one, [next(left, None) for _ in one.scores]) for one, why in groups]
 
 
+@dataclass
+class WrittenRounds:
+    """The rounds of a step as far as they are written: its selection can be done again from them."""
+
+    rounds: list[dict[int, RolloutGroup | ScoredGroup]] = field(default_factory=list)  # by the place of the prompt
+    overlong: int = 0  # prompts that were too long
+    complete: bool = False  # whether they are stored ones, to which no further round is added
+
+    def state(self) -> dict[str, Any]:
+        """Return them as JSON values; what is not scored yet is scored when the run goes on."""
+        rounds = [[to_json(one[i]) for i in sorted(one)] for one in self.rounds]
+        return {"rounds": rounds, "overlong": self.overlong}
+
+    @classmethod
+    def restored(cls, state: dict[str, Any]) -> WrittenRounds:
+        """Return what `state` described."""
+
+        def group(value: dict[str, Any]) -> RolloutGroup | ScoredGroup:
+            return from_json(ScoredGroup, value) if "scores" in value else from_json(RolloutGroup, value)
+
+        rounds = [{i: group(value) for i, value in enumerate(one)} for one in state["rounds"]]
+        return cls(rounds, int(state["overlong"]), complete=True)
+
+
 class Collector:
     """Collects groups to learn from.
 
     `by_parts`: each part of the reward is learned from on its own. `max_length` is that of prompt and answer together,
-    where other models read them too. `limit` is the maximum tokens of a prompt, `steps` the number of steps of the
-    stage: with `epochs`, as many as passes over the data fill, each with what its first round draws.
+    where other models read them too. `ahead` is how many updates old answers are. `limit` is the maximum tokens of a
+    prompt, `steps` the number of steps of the stage: with `epochs`, as many as passes over the data fill, each with
+    what its first round draws.
     """
 
     def __init__(
@@ -191,12 +229,14 @@ class Collector:
         *,
         by_parts: bool = False,
         max_length: int | None = None,
+        ahead: int = 0,
     ) -> None:
         self._stage, self._engine, self._reward, self._context = stage, engine, reward, context
         seed = derive(context.seed, stage.same_prompts_as or stage.name)
         self._draws: Draws[Prompt] = Draws(context.source(stage.data).prompts, derive(seed, "prompts"), stage.data)
         self._seed = derive(seed, "rollouts")
         self._surplus: list[ScoredGroup] = []
+        self._ahead = ahead
         self._idle = 0  # steps in a row without enough groups
         self._streams = parts_of(reward)
         self._by_parts = by_parts and bool(self._streams)
@@ -233,24 +273,47 @@ class Collector:
         """Return how many prompts are drawn where so many groups are missing."""
         return math.ceil(round(missing * self._stage.select.oversample, 6))
 
-    async def collect(self, step: int, lap: Lap = lambda _: None) -> StepRollouts:
+    async def collect(
+        self,
+        step: int,
+        lap: Lap = lambda _: None,
+        *,
+        version: int | None = None,
+        written: WrittenRounds | None = None,
+        pause: Callable[[], None] | None = None,
+        report: Report | None = None,
+    ) -> StepRollouts:
         """Return up to `prompts_per_step` groups that pass the selection; for `lap` see `generate_and_score`.
 
         Surplus of earlier steps comes first, as long as it is fresh enough. Then prompts are drawn, in at most
-        `select.rounds` rounds. What passes beyond the number that is needed is the new surplus.
+        `select.rounds` rounds. What passes beyond the number that is needed is the new surplus. `version` is that of
+        the policy that writes, by default the one of the step; `written` is filled with the rounds, or has them
+        already.
         """
         stage, select, rollouts = self._stage, self._stage.select, StepRollouts()
+        version = step - 1 if version is None else version
+        written = written or WrittenRounds()
+        limit = len(written.rounds) if written.complete else select.rounds
+        rollouts.counts["overlong_prompts"] += written.overlong
         for scored in self._surplus:
-            if step - 1 - scored.group.policy_version > select.staleness:
+            if step - 1 - scored.group.policy_version > select.staleness + self._ahead:
                 rollouts.counts["stale"] += 1
                 rollouts.rejected.append((scored, "stale"))
             else:
                 rollouts.counts["reused"] += 1
                 rollouts.kept.append(scored)
-        while len(rollouts.kept) < stage.prompts_per_step and rollouts.rounds < select.rounds:
-            missing = stage.prompts_per_step - len(rollouts.kept)
-            prompts = self._take(self._round_size(missing), rollouts.counts)
-            for scored in await self._generate(prompts, step, rollouts.rounds, lap):
+        while len(rollouts.kept) < stage.prompts_per_step and rollouts.rounds < limit:
+            if written.complete:
+                groups = await self._score(written.rounds[rollouts.rounds])
+            else:
+                missing = stage.prompts_per_step - len(rollouts.kept)
+                prompts = self._take(self._round_size(missing), rollouts.counts)
+                written.overlong = rollouts.counts["overlong_prompts"]
+                written.rounds.append({})
+                groups = await self._generate(
+                    prompts, step, version, written, lap, pause or self._context.pause, report or self._context.progress
+                )
+            for scored in groups:
                 rollouts.sampled.append(scored)
                 reason = rejection(scored, select, streams=self._streams, by_parts=self._by_parts)
                 if reason is None:
@@ -285,7 +348,18 @@ class Collector:
             )
         return self._idle == 0
 
-    async def _generate(self, prompts: Sequence[Prompt], step: int, round_: int, lap: Lap) -> list[ScoredGroup]:
+    async def _generate(
+        self,
+        prompts: Sequence[Prompt],
+        step: int,
+        version: int,
+        written: WrittenRounds,
+        lap: Lap,
+        pause: Callable[[], None],
+        report: Report,
+    ) -> list[ScoredGroup]:
+        """Write and score the last one of the rounds."""
+        round_ = len(written.rounds) - 1
         return await generate_and_score(
             self._engine,
             self._reward,
@@ -293,12 +367,25 @@ class Collector:
             self._stage.sampling,
             n=self._stage.rollouts_per_prompt,
             seeds=[derive(self._seed, step, round_, i) for i in range(len(prompts))],
-            version=step - 1,
-            pause=self._context.pause,
+            version=version,
+            pause=pause,
             on_device=partial(self._context.on_device, self._stage.model),
             lap=lap,
-            report=self._context.progress,
+            report=report,
+            written=written.rounds[round_],
         )
+
+    async def _score(self, written: dict[int, RolloutGroup | ScoredGroup]) -> list[ScoredGroup]:
+        """Return a stored round; what was not scored yet is scored now."""
+        try:
+            async with asyncio.TaskGroup() as scoring:
+                tasks = [
+                    scoring.create_task(_score_into(written, i, self._reward, group))
+                    for i, group in sorted(written.items())
+                ]
+        except BaseExceptionGroup as several:
+            raise several.exceptions[0] from None
+        return [task.result() for task in tasks]
 
     def _take(self, count: int, counts: Counter[str]) -> list[Prompt]:
         """Draw prompts that are short enough."""
@@ -325,10 +412,15 @@ class Collector:
             )
         return length <= self.limit
 
-    def state(self) -> dict[str, Any]:
-        """Return the position in the data, the surplus and how much patience is used up."""
-        surplus = [to_json(scored) for scored in self._surplus]
-        return {"draws": self._draws.state(), "surplus": surplus, "idle": self._idle}
+    def position(self) -> tuple[list[int], list[ScoredGroup]]:
+        """Return the position in the data and the surplus, from which the next step is collected."""
+        return self._draws.state(), self._surplus
+
+    def state(self, draws: list[int] | None = None, surplus: Sequence[ScoredGroup] | None = None) -> dict[str, Any]:
+        """Return the position in the data, the surplus and how much patience is used up; by default those of now."""
+        draws = self._draws.state() if draws is None else draws
+        surplus = self._surplus if surplus is None else surplus
+        return {"draws": draws, "surplus": [to_json(scored) for scored in surplus], "idle": self._idle}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from what `state` returned."""

@@ -159,7 +159,7 @@ class Clock:
 
     def __init__(self, device: torch.device | None = None) -> None:
         """Start the clock; on a GPU each part begins a new count of the peak memory."""
-        self._last = time.perf_counter()
+        self._begun = self._last = time.perf_counter()
         self._laps: dict[str, float] = {}
         self._device, self._memory = device, dict[str, float]()
         if device is not None:
@@ -173,11 +173,26 @@ class Clock:
             self._memory[f"{place}{name}"] = max(self._memory.get(f"{place}{name}", 0.0), used)
         self._last = now
 
+    def add(self, name: str, seconds: float) -> None:
+        """Add to the time of a part that went on in the background."""
+        self._laps[name] = self._laps.get(name, 0.0) + seconds
+
+    def idle(self, wrote: float) -> dict[str, float]:
+        """Return the shares of the step's time in which its learner waited, and in which nothing was written.
+
+        `wrote` are the seconds in which answers were written.
+        """
+        whole = max(1e-9, self._last - self._begun)
+        return {"idle/learner": self._laps.get("wait", 0.0) / whole, "idle/writer": max(0.0, 1 - wrote / whole)}
+
     def metrics(self, sampled: float) -> dict[str, float]:
-        """Return seconds and GiB by part, and the rate at which tokens were written."""
+        """Return seconds and GiB by part, and the rate at which tokens were written, where it is known."""
         metrics = {f"time/{name}": seconds for name, seconds in self._laps.items()}
         metrics |= {f"memory/{name}": used for name, used in self._memory.items()}
-        return metrics | {"tokens/s": sampled / max(1e-9, self._laps.get("write", 0.0))}
+        seconds = self._laps.get("write", 0.0)
+        if sampled and not seconds:  # answers that a resumed run has found
+            return metrics
+        return metrics | {"tokens/s": sampled / max(1e-9, seconds)}
 
 
 def _memory_used(device: torch.device) -> dict[str, float]:

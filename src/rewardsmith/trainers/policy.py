@@ -6,6 +6,8 @@ which groups are selected.
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -19,7 +21,8 @@ from rewardsmith.engines.protocol import Engine
 from rewardsmith.errors import UserError
 from rewardsmith.learning import OptimizerSettings
 from rewardsmith.rewards.base import parts_of
-from rewardsmith.rewards.tree import latencies, learn, walk
+from rewardsmith.rewards.component import Component
+from rewardsmith.rewards.tree import latencies, learn, learns, walk
 from rewardsmith.trainers.batch import Batch, collate
 from rewardsmith.trainers.collect import Collector, StepRollouts, generate_and_score
 from rewardsmith.trainers.evaluate.evaluate_policy import correct_threshold_of, require_free, validate
@@ -40,6 +43,7 @@ from rewardsmith.trainers.metrics import (
 from rewardsmith.trainers.objective import CriticObjective, PolicyObjective, advantage_estimator, explained_variance
 from rewardsmith.trainers.process.process_rewards import ProcessRewards
 from rewardsmith.trainers.reference import Reference
+from rewardsmith.trainers.rollouts_ahead import RolloutsAhead
 from rewardsmith.trainers.stages import PolicyStage
 from rewardsmith.trainers.trainer import (
     Context,
@@ -66,7 +70,9 @@ class PolicyTrainer(Trainer):
         if stage.kl.coefficient:
             self._reference = Reference(self._policy, context, name=stage.name, model=stage.kl.reference)
         self.reward = context.reward(stage.reward)
-        self._process = ProcessRewards(self.reward, self._policy, stage.sampling, context, name=stage.name)
+        self._process = ProcessRewards(
+            self.reward, self._policy, stage.sampling, context, name=stage.name, stale=stage.ahead > 0, run=self._run
+        )
         self._on_device = partial(context.on_device, stage.model)
         learning = [stage.model, stage.critic and stage.critic.model, stage.kl.reference]
         self._learning_on_device = partial(context.on_device, *(name for name in learning if name))
@@ -81,8 +87,10 @@ class PolicyTrainer(Trainer):
             context,
             by_parts=self._combine["combine"] == "after",
             max_length=self._process.max_length,
+            ahead=stage.ahead,
         )
         self.steps = self._collector.steps
+        self._rollouts = RolloutsAhead(stage, self._collector, self._policy, context) if stage.ahead else None
         self._failures = FirstFailures(context.log)
         self._nothing = NothingToLearn(context.log, stage.name, self.steps)
         warn_of_rate(context.log, stage, self._policy.settings.init)
@@ -116,7 +124,11 @@ class PolicyTrainer(Trainer):
         """Take one step."""
         clock, metrics = Clock(self._policy.device), dict[str, float]()
         # 1. Generate groups of answers, score them, and keep those that pass the selection.
-        rollouts = await self._collector.collect(number, clock.lap)
+        if self._rollouts is None:
+            rollouts = await self._collector.collect(number, clock.lap)
+        else:
+            rollouts, seconds = await self._rollouts.take(number, clock.lap)
+            clock.add("write", seconds)
         self._failures.add(rollouts.sampled)
         # 2. Score the greedy answers, for estimators whose baseline they are.
         baselines_G = await self._greedy_rewards(rollouts, clock)
@@ -135,7 +147,7 @@ class PolicyTrainer(Trainer):
             combine = self._combine["combine"]
             batch = collate(rollouts.kept, self._policy.encode, parts, combine, self._policy.device)
             async with self._learning_on_device():
-                advantages_BT, learned = self._learn(batch, baselines_G, number)
+                advantages_BT, learned = await self._run(self._learn, batch, baselines_G, number)
             metrics |= learned
             clock.lap("learn")
             idle = not learned["groups/kept"] and number > self._warmup
@@ -148,6 +160,11 @@ class PolicyTrainer(Trainer):
         #    this step is saved.
         halt = None
         try:
+            if self._rollouts is not None:
+                await self._rollouts.finish_writing(self._pause_outage)
+                if learns(self.reward):  # later rollouts are scored by the reward as it is
+                    await self._rollouts.finish_scoring()
+                clock.lap("wait")
             metrics |= await learn(self.reward, rollouts.sampled)
             clock.lap("update_reward")
             if self._stage.validation and self._stage.validation.due(number, self.steps):
@@ -156,7 +173,13 @@ class PolicyTrainer(Trainer):
         except Exception as error:  # noqa: BLE001 whatever it is, it is raised once the step is saved
             halt = error
         metrics |= clock.metrics(sampled=metrics["tokens/sampled"]) | latency_metrics(latencies(self.reward))
+        if self._rollouts is not None:
+            metrics |= clock.idle(wrote=self._rollouts.seconds_written())
         return Update(number, metrics, halt)
+
+    async def _run(self, work: Callable[..., Any], *arguments: Any) -> Any:
+        """Do work that takes long; where rollouts are collected meanwhile, in a thread of its own."""
+        return work(*arguments) if self._rollouts is None else await asyncio.to_thread(work, *arguments)
 
     def _learn(self, batch: Batch, baselines_G: Tensor | None, number: int) -> tuple[Tensor, dict[str, float]]:
         """Return the advantages [B, T] of a batch, and the metrics of the updates that they lead to."""
@@ -188,6 +211,8 @@ class PolicyTrainer(Trainer):
             ) from None
         metrics = batch_metrics(batch, advantages_BT, old_BT, reference_BT) | stream_metrics(batch.streams, mask_BT)
         metrics |= {} if penalty_B is None else overlong_metrics(penalty_B, mask_BT)
+        if stage.ahead or stage.select.staleness:
+            metrics["policy/staleness"] = float((number - 1 - batch.versions_B).double().mean())
         # 4.3 Update the critic.
         if critic is not None and stage.critic is not None and values_BT is not None:
             returns_BT = estimate(**self._combine | {"whiten": False}) + values_BT
@@ -200,8 +225,8 @@ class PolicyTrainer(Trainer):
         # 4.4 Update the policy.
         cut_BT = batch.truncated_B[:, None] & (stage.select.truncated == "mask")
         importance_BT = None
-        if stage.importance is not None and old_BT is not None:
-            importance_BT = importance_weights(old_BT, batch.sampler_BT, mask_BT, **dict(stage.importance))
+        if stage.correction is not None and old_BT is not None:
+            importance_BT = importance_weights(old_BT, batch.sampler_BT, mask_BT, **dict(stage.correction))
         kl_BT = reference_BT if stage.kl.in_loss[0] else None
         objective = PolicyObjective(stage, mask_BT & ~cut_BT, advantages_BT, old_BT, kl_BT, importance_BT)
         metrics |= learned_metrics(batch, objective.advantaged_BT, objective.learned_BT)
@@ -265,13 +290,13 @@ class PolicyTrainer(Trainer):
         stale_B = batch.versions_B < number - 1
         once = stage.ppo_epochs * stage.mini_batches == 1 and not bool(stale_B.any())
         exact = self._policy.dtype == torch.float32 and not stage.sampling.cuts
-        needed = stage.importance is not None or stage.kl.in_reward[0] > 0
+        needed = stage.correction is not None or stage.kl.in_reward[0] > 0
         if once and not needed:
             return None
-        if stage.old_logprobs == "sampler" or (stage.old_logprobs == "auto" and exact and stage.importance is None):
+        if stage.old_logprobs == "sampler" or (stage.old_logprobs == "auto" and exact and stage.correction is None):
             return batch.sampler_BT
         learner_BT = self._policy.logprobs(batch.rows, temperature=stage.sampling.temperature)
-        if stage.importance is not None:
+        if stage.correction is not None:
             return learner_BT
         return torch.where(stale_B[:, None], batch.sampler_BT, learner_BT)
 
@@ -347,17 +372,30 @@ class PolicyTrainer(Trainer):
 
     def _pause_validation(self, number: int) -> None:
         """Let a validation end, once a step has changed the weights, unless it waits for a service that is gone."""
-        rewards = [self._validation_reward, *([] if self._reasoning_check is None else [self._reasoning_check])]
-        if number == 0 or any(component.waiting for whole in rewards for _, component in walk(whole)):
+        if number == 0:
+            self._context.pause()
+        self._pause_outage(self._validation_reward, *filter(None, [self._reasoning_check]))
+
+    def _pause_outage(self, *rewards: Component) -> None:
+        """Let the user stop while a reward waits for a service that is gone."""
+        if any(component.waiting for whole in rewards or [self.reward] for _, component in walk(whole)):
             self._context.pause()
 
     def state(self) -> dict[str, Any]:
         """Return the position in the data, the surplus groups, the patience that is left, and counts of the steps."""
-        return self._collector.state() | {"process": self._process.state(), "nothing": self._nothing.count}
+        return (self._rollouts or self._collector).state() | {
+            "process": self._process.state(),
+            "nothing": self._nothing.count,
+        }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from what `state` returned."""
-        self._collector.restore(state)
+        (self._rollouts or self._collector).restore(state)
         self._process.restore(state["process"])
         self._nothing.count = int(state["nothing"])
         self._make_references(resumed=True)
+
+    async def close(self) -> None:
+        """Cancel what is written and scored for later steps."""
+        if self._rollouts is not None:
+            await self._rollouts.close()

@@ -293,6 +293,7 @@ class PolicyStage(RolloutStage):
         "entropy",
         "imitation",
         "importance",
+        "ahead",
     }
 
     runs_by: ClassVar[str] = "rewardsmith.trainers.policy:PolicyTrainer"
@@ -300,6 +301,12 @@ class PolicyStage(RolloutStage):
     name: str = Field(default="policy", min_length=1, description="what to call this stage in the run's files")
     mini_batches: int = Field(default=1, ge=1, description="optimizer steps per pass over the sampled groups")
     ppo_epochs: int = Field(default=1, ge=1, description="passes over the sampled groups")
+    ahead: int = Field(
+        default=0,
+        ge=0,
+        le=8,
+        description="steps for which answers are written and scored ahead, while others are learned from; 0: on-policy",
+    )
     correct_threshold: float = Field(
         default=1.0, description="a reward from which on an answer is right: accuracy, pass@k"
     )
@@ -315,9 +322,21 @@ class PolicyStage(RolloutStage):
     kl: KlSettings = Field(default=KlSettings(), description="distance from the reference policy")
     entropy: float = Field(default=0.0, description="weight of the entropy that is added to what is maximised")
     imitation: float = Field(default=0.0, ge=0, description="weight of imitation of answers with advantage > 0")
-    importance: ImportanceSettings | None = Field(default=None, description="correct for what the sampler did")
+    importance: ImportanceSettings | None = Field(
+        default=None, description="correct for what the sampler did; not set: off, and with ahead > 0 its own defaults"
+    )
     optimizer: PolicyOptimizer = Field(default=PolicyOptimizer(), description="AdamW and its schedule")
     validation: ValidationSettings | None = Field(default=None, description="measure on other prompts, now and then")
+
+    @property
+    def correction(self) -> ImportanceSettings | None:
+        """The importance weights. Answers that are written ahead have them by default: the decoupled objective.
+
+        π_prox is the policy before the step, π_b the one that wrote: min(π_prox / π_b, cap) · clip(π / π_prox) · A.
+        "Batch size-invariance for policy optimization" (2110.00641), "AReaL" (2505.24298).
+        """
+        decoupled = self.ahead > 0 and self.old_logprobs != "sampler"
+        return ImportanceSettings() if decoupled and self.importance is None else self.importance
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

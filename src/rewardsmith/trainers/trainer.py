@@ -111,6 +111,9 @@ class Trainer(Protocol):
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from what `state` returned."""
 
+    async def close(self) -> None:
+        """End what is still under way."""
+
 
 class JobStage(Trainer):
     """A job as a stage: one step, whose result goes to the evaluations of the run."""

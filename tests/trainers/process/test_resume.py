@@ -73,6 +73,7 @@ learn.optimizer = { lr = 2e-3, schedule = "linear", weight_decay = 0.01 }
 
 VARIANTS = {
     "full": [],
+    "ahead": [("select = {", "ahead = 1\nselect = {"), ('reference = "start"', 'reference = "policy"')],
     "lora": [('copy_of = "policy"', 'init = "tiny-llama"\nlora = { rank = 4 }')],
     "by step": [
         ('learn.offset = "group-mean"', 'update = "reverse"\nlearn.loss = "best-of-n-reward"'),
@@ -118,6 +119,8 @@ def everything(folder: Path) -> dict[str, Any]:
     timed = ("checkpoint.json", "SHA256SUMS")  # the first has times, the second its hash
     files = {str(f.relative_to(folder)): f.read_bytes() for f in kept if f.name not in timed}
     states = {f.parent.name: json.loads(f.read_text())["state"] for f in folder.glob("checkpoints/*/checkpoint.json")}
+    for batch in (batch for state in states.values() for batch in state.get("ahead", ())):  # some are scored already
+        batch["rounds"] = [[group.get("group", group) for group in one] for one in batch["rounds"]]
     return outcome(folder) | {"files": files, "states": states}
 
 

@@ -104,6 +104,14 @@ class EmbeddedEngine(ModelText):
 
     # ---- generating ------------------------------------------------------------------------------------------------
 
+    writes_apart = False
+
+    async def hold_writer(self) -> None:
+        """Do nothing: the weights that learn also write, one after the other."""
+
+    def release_writer(self) -> None:
+        """Do nothing."""
+
     async def generate(
         self,
         prompts: Sequence[Prompt],

@@ -8,7 +8,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -19,11 +18,11 @@ from rewardsmith.engines.client import ServedModel
 from rewardsmith.engines.client.http_client import Endpoint
 from rewardsmith.engines.client.replies import ABSENT, RequestError, parse_models
 from rewardsmith.engines.managed.server_process import (
-    HOST,
     TAIL,
-    ServerProcess,
+    HostedProcess,
+    Launch,
+    launch_here,
     log_tail,
-    server_command,
     server_environment,
 )
 from rewardsmith.engines.model_settings import ManagedSettings
@@ -44,20 +43,31 @@ class ManagedModel(WrappedModel):
     """A `ServedModel` with a server of its own.
 
     The first call starts the server; all others wait for the same start. A server that has died is restarted by the
-    next call, at most `restarts` times. Its log is `NAME.log` in `folder`; `log` shows a message to the user.
+    next call, at most `restarts` times. Its log is `NAME.log` in `folder`; `log` shows a message to the user, and
+    `launch` starts the process of the server.
     """
 
     model: ServedModel
 
-    def __init__(self, settings: ManagedSettings, *, name: str, folder: Path, log: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        settings: ManagedSettings,
+        *,
+        name: str,
+        folder: Path,
+        log: Callable[[str], None],
+        launch: Launch = launch_here,
+    ) -> None:
         paths = {"model": settings.model, "python": settings.python}
         settings = settings.model_copy(update={k: v and os.path.expanduser(v) for k, v in paths.items()})
         super().__init__(ServedModel(settings, [_UNSTARTED], model=settings.model, name=name))
         self._settings = settings
         self._message = log
         self._log = folder / f"{re.sub(r'[^A-Za-z0-9._-]', '_', name)}.log"
-        self._process: ServerProcess | None = None
+        self._launch_process = launch
+        self._process: HostedProcess | None = None
         self._root = ""  # URL of the server, once it is healthy
+        self.called = settings.model  # the server's name of the model
         self._starting: asyncio.Task[None] | None = None
         self._deaths = 0
         self._asleep = False
@@ -91,7 +101,7 @@ class ManagedModel(WrappedModel):
 
     async def sleep(self) -> None:
         """Let the server release its device memory; one that does not run has none."""
-        if self._up():
+        if self.is_up:
             await self.model.sleep()
         self._asleep = True  # only now: a server that died of it starts awake
 
@@ -118,9 +128,19 @@ class ManagedModel(WrappedModel):
 
     # ---- the server ------------------------------------------------------------------------------------------------
 
+    @property
+    def is_up(self) -> bool:
+        """Whether the server is healthy, as far as is known."""
+        return bool(self._root) and self._process is not None and not self._process.exit_text()
+
+    @property
+    def url(self) -> str:
+        """The base URL of the server."""
+        return f"{self._root}/v1" if self._root else _UNSTARTED
+
     async def start(self) -> None:
         """Start the server, unless it runs; return when it is healthy, or raise `UserError`."""
-        if self._up():
+        if self.is_up:
             return
         loop = asyncio.get_running_loop()
         if self._starting is None or self._starting.done() or self._starting.get_loop() is not loop:
@@ -137,23 +157,20 @@ class ManagedModel(WrappedModel):
             raise ModelCallError("crashed", str(error)) from None
         yield
 
-    def _up(self) -> bool:
-        return bool(self._root) and self._process is not None and not self._process.exit_text()
-
     async def _start(self) -> None:
         self._root = ""
         if self._process is not None and self._process.exit_text():
             self._count_death(self._process)
-        elif self._process is not None:  # a start that was cancelled
+        if self._process is not None:  # one whose start was cancelled, or that still holds its GPUs
             await self._process.stop()
         self._process = None
-        root, called = await self._launch()
-        self.model.replace_urls([f"{root}/v1"], called)
+        root, self.called = await self._launch()
+        self.model.replace_urls([f"{root}/v1"], self.called)
         if self._asleep:  # it died asleep
             await self.model.sleep()
         self._root = root
 
-    def _count_death(self, process: ServerProcess) -> None:
+    def _count_death(self, process: HostedProcess) -> None:
         how, limit = process.exit_text(), self._settings.restarts
         if self._deaths >= limit:
             raise self._error(process, f"{how}, after {limit} restarts (restarts)")
@@ -176,21 +193,21 @@ class ManagedModel(WrappedModel):
             raise UserError(f"models.{self.name}.{setting}: there is no program {program!r}")
         self._served_name = served_name(settings.model)  # the files may have changed since the last start
         try:
-            port = free_port(settings.port or 0)
+            process, root = await self._launch_process(settings, self._served_name, self._log)
         except OSError as error:
             remedy = 'leave port out, or use the server that listens there: type = "server"'
             raise UserError(f"models.{self.name}.port = {settings.port}: {error}: {remedy}") from None
-        root = f"http://{HOST}:{port}"
-        process = ServerProcess(server_command(settings, name=self._served_name, port=port), environment, self._log)
+        except UserError as error:
+            raise UserError(f"models.{self.name}: {error}") from None
         self._process = process
-        self._message(f"{self.name}: starting a server on port {port}; its log is {self._log}")
+        self._message(f"{self.name}: starting a server at {root}; its log is {self._log}")
         try:
             return root, await self._wait(process, root)
         except BaseException:
             process.terminate()
             raise
 
-    async def _wait(self, process: ServerProcess, root: str) -> str:
+    async def _wait(self, process: HostedProcess, root: str) -> str:
         """Return the server's name of the model when it is healthy; log the progress meanwhile."""
         begun = logged = time.monotonic()
         until = begun + self._settings.startup_timeout
@@ -242,7 +259,7 @@ class ManagedModel(WrappedModel):
         except RequestError:
             return [] if healthy else None
 
-    def _error(self, process: ServerProcess, what: str) -> UserError:
+    def _error(self, process: HostedProcess, what: str) -> UserError:
         tail = self._tail()
         if missing := _MISSING.search(tail):
             what += f". Set models.{self.name}.python to the interpreter of an environment that has {missing[1]}"
@@ -261,14 +278,6 @@ class ManagedModel(WrappedModel):
     @cached_property
     def _served_name(self) -> str:
         return served_name(self._settings.model)
-
-
-def free_port(port: int = 0) -> int:
-    """Return a port that is free now: the given one, or any; `OSError` if it is taken."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # else the one of a server that died is taken
-        probe.bind((HOST, port))
-        return int(probe.getsockname()[1])
 
 
 def served_name(model: str) -> str:

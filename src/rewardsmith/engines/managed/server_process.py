@@ -9,11 +9,13 @@ import os
 import re
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from rewardsmith.engines.model_settings import ManagedSettings, visible_gpus
 from rewardsmith.masking import resolved
@@ -31,11 +33,48 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 _PLACEHOLDER = re.compile(r"\{(model|port|host)\}")
 
 
-def server_command(settings: ManagedSettings, *, name: str, port: int) -> list[str]:
+class HostedProcess(Protocol):
+    """The process of a server, on this machine or on another."""
+
+    command: str
+
+    def exit_text(self) -> str:
+        """Return how it ended, such as `ended with status 1`; "" while it runs."""
+
+    async def exits(self, within: float) -> bool:
+        """Return whether it has ended, or ends within some seconds."""
+
+    def terminate(self) -> None:
+        """Let it end, and do not wait."""
+
+    async def stop(self) -> None:
+        """End it; return when it is gone."""
+
+
+Launch = Callable[[ManagedSettings, str, Path], Awaitable[tuple[HostedProcess, str]]]
+"""Starts a server from its settings, the served model name and its log; returns the process and its URL."""
+
+
+async def launch_here(settings: ManagedSettings, name: str, log: Path) -> tuple[HostedProcess, str]:
+    """Start a server on this machine; `OSError` if its port is taken."""
+    port = free_port(settings.port or 0)
+    command = server_command(settings, name=name, port=port)
+    return ServerProcess(command, server_environment(settings), log), f"http://{HOST}:{port}"
+
+
+def free_port(port: int = 0, host: str = HOST) -> int:
+    """Return a port that is free now: the given one, or any; `OSError` if it is taken."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # else the one of a server that died is taken
+        probe.bind((host, port))
+        return int(probe.getsockname()[1])
+
+
+def server_command(settings: ManagedSettings, *, name: str, port: int, host: str = HOST) -> list[str]:
     """Return the command line of a server; `name` is the served model name."""
     arguments = resolved(settings.arguments)[0]
     if isinstance(settings.command, list):
-        values = {"model": settings.model, "port": str(port), "host": HOST}
+        values = {"model": settings.model, "port": str(port), "host": host}
         return [*(_PLACEHOLDER.sub(lambda match: values[match[1]], word) for word in settings.command), *arguments]
     if settings.command == "vllm":
         known = _vllm(settings, name)
@@ -43,7 +82,7 @@ def server_command(settings: ManagedSettings, *, name: str, port: int) -> list[s
         known = _sglang(settings, name)
     else:
         known = ["-m", "transformers.cli.transformers", "serve", settings.model, "--continuous-batching"]
-    listen = ["--host", HOST, "--port", str(port)]
+    listen = ["--host", host, "--port", str(port)]
     return [settings.python or sys.executable, *known, *listen, *arguments]
 
 

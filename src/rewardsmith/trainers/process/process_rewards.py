@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -44,12 +44,23 @@ class ProcessRewards:
         warmup: steps in which they learn alone.
     """
 
-    def __init__(self, root: Component, policy: Engine, sampling: Sampling, context: Context, *, name: str) -> None:
-        self._policy = policy
+    def __init__(
+        self,
+        root: Component,
+        policy: Engine,
+        sampling: Sampling,
+        context: Context,
+        *,
+        name: str,
+        stale: bool = False,
+        run: Callable[..., Awaitable[Any]] | None = None,
+    ) -> None:
+        """Open the models; `stale`: answers may be of an earlier policy, `run` does work that takes long."""
+        self._policy, self._run = policy, run
         self._context = context
         self._seed = derive(context.seed, name, "process")
         # The sampler's log-probabilities are those of the policy as it is, at temperature 1, only then.
-        exact = policy.dtype == torch.float32 and sampling.temperature == 1 and not sampling.cuts
+        exact = policy.dtype == torch.float32 and sampling.temperature == 1 and not sampling.cuts and not stale
         self.parts: dict[str, ProcessPart] = {}
         self.learners: dict[str, Engine] = {}
         self.max_length = policy.max_length
@@ -113,7 +124,10 @@ class ProcessRewards:
                 replayed = [] if step is None else part.draw(derive(self._seed, path, step))
                 batch = outcome_batch(groups, replayed, self._policy.encode, part.settings.outcome, part.device)
                 try:
-                    scores, found = part.score(groups, batch, number)
+                    if self._run is None:
+                        scores, found = part.score(groups, batch, number)
+                    else:
+                        scores, found = await self._run(part.score, groups, batch, number)
                 except UserError:
                     raise
                 except ValueError as error:

@@ -10,11 +10,11 @@ from rewardsmith.trainers.collect import Collector, generate_and_score
 from rewardsmith.trainers.metrics import Clock, FirstFailures, group_metrics
 from rewardsmith.trainers.process.process_rewards import ProcessRewards
 from rewardsmith.trainers.stages import ProcessModelStage, ProcessValidation
-from rewardsmith.trainers.trainer import Context, GroupRecord, Update, derive, held_out, reporting
+from rewardsmith.trainers.trainer import Context, GroupRecord, Trainer, Update, derive, held_out, reporting
 from rewardsmith.types import Prompt
 
 
-class ProcessModelTrainer:
+class ProcessModelTrainer(Trainer):
     """Samples from a fixed policy and trains the implicit rewards of a stage on the outcomes."""
 
     def __init__(self, stage: ProcessModelStage, context: Context) -> None:
