@@ -6,7 +6,6 @@ import re
 import tomllib
 from collections.abc import Iterator
 from itertools import takewhile
-from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
@@ -24,29 +23,6 @@ from tests.command_line import call
 from tests.test_docs import ROOT, blocks
 
 PAGE = "docs/coming_from.md"
-
-# Settings, values and commands that come with work that is under way. Remove each once it is there; empty in the end.
-PENDING = {
-    "models.judge.device = \"cuda:1\"",
-    "policy.ahead",
-    "policy.kl.place = \"both\"",
-    "policy.kl.reward_coefficient",
-    "policy.optimizer.offload",
-    "policy.optimizer.states = \"8bit\"",
-    "policy.optimizer.warmup = 0.1",
-    "policy.overlong.limit",
-    "policy.ppo_epochs",
-    "policy.validation.at_start",
-    "ranking.noun",
-    "rewardsmith export verl",
-    "rewardsmith plan",
-    "scale.rollout.gpus",
-    "sft.optimizer.warmup = 0.1",
-    "verl_function.name",
-    "verl_function.path",
-    "verl_function.reward_kwargs",
-}  # fmt: skip
-PENDING_RECIPES = {"rrm", "train_rrm", "several_rms", "grrm_sft", "grrm_rl", "mt_with_grrm", "prime"}  # recipes/scale
 
 
 # ---- the tables of the page ----------------------------------------------------------------------------------------
@@ -172,16 +148,16 @@ def is_command(code: str) -> bool:
 @pytest.mark.parametrize("code", [one for one in OURS if not one.startswith("rewardsmith ")])
 def test_every_setting_on_the_page_exists(code: str) -> None:
     if code.startswith("recipes/"):
-        assert (ROOT / code).is_file() or Path(code).stem in PENDING_RECIPES
+        assert (ROOT / code).is_file()
     else:
-        assert is_setting(code) or code in PENDING
+        assert is_setting(code)
 
 
 def test_every_command_on_the_page_exists() -> None:
     commands = [code for code in codes(re.sub(r"```.*?```", "", text(), flags=re.S)) if code.startswith("rewardsmith ")]
     assert len(commands) > 10
     for code in dict.fromkeys(commands):
-        assert any(code.startswith(one) for one in PENDING) or is_command(code), code
+        assert is_command(code), code
     assert not is_command("rewardsmith prepare nothing")
     assert not is_command("rewardsmith run --folders")
 
@@ -190,14 +166,9 @@ def test_settings_in_the_prose_exist_too() -> None:
     prose = "\n".join(line for line in re.sub(r"```.*?```", "", text(), flags=re.S).splitlines() if line[:1] != "|")
     for code in codes(prose):
         if code.startswith("recipes/"):
-            assert (ROOT / code).is_file() or Path(code).stem in PENDING_RECIPES, code
+            assert (ROOT / code).is_file(), code
         elif not code.startswith("rewardsmith "):
-            assert is_setting(code) or code in PENDING, code
-
-
-def test_what_is_pending_is_on_the_page() -> None:
-    page = text()
-    assert [code for code in PENDING if code not in page] == []
+            assert is_setting(code), code
 
 
 def test_a_name_that_does_not_exist_is_noticed() -> None:
