@@ -280,12 +280,13 @@ def _cluster_parts(
         shape, settings = known[name], shapes.settings(name)
         whole = 2 * (2 * shape.parameters / shape.layers + shape.vocabulary * shape.hidden)
         tokens = (settings.tokens_per_pass or TOKENS_PER_PASS["cuda"]) // scale.sequence_parallel
-        # verl keeps the logits of all tokens of a pass, as they come and in float32, and their gradient.
-        logits = 0 if shape.scalar else tokens * shape.vocabulary * 10
-        kept = activation_bytes(replace(shape, scalar=True), 2, tokens=tokens, recompute=settings.recompute)
+        kept = activation_bytes(shape, 2, tokens=tokens, recompute=settings.recompute)
+        if scale.sequence_parallel > 1 and not shape.scalar:
+            # verl's own head keeps the logits of all tokens, as they come and in float32, and their gradient.
+            kept += tokens * shape.vocabulary * 10
         mine = 4 * shape.parameters / world if scale.offload else shards
         states = 8 * shape.trained / world if scale.offload else moments
-        yield DeviceMemory(device, "learning", mine + whole, states + 4 * shape.trained / world, 0.0, kept + logits)
+        yield DeviceMemory(device, "learning", mine + whole, states + 4 * shape.trained / world, 0.0, kept)
 
 
 def _device(name: str, gpus: Mapping[str, float]) -> str:
