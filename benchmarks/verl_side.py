@@ -51,7 +51,7 @@ class AgentLoopReplica(CpuReplica):
 
 
 # In the place of our own engine, which expects our rows.
-EngineRegistry.register(model_type="language_model", backend="fsdp2", device="cpu")(FSDPEngineWithLMHead)
+EngineRegistry._engines["language_model"]["fsdp2"]["cpu"] = FSDPEngineWithLMHead
 RolloutReplicaRegistry.register(ROLLOUT, lambda: AgentLoopReplica)
 if "DIST_INIT_METHOD" in os.environ or "MASTER_ADDR" in os.environ:  # a worker: verl would name gloo twice
     initialize_global_process_group_ray(backend="gloo")
