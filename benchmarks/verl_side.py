@@ -85,6 +85,8 @@ def main(work: dict[str, Any]) -> None:
         "data.dataloader_num_workers": 0,
         "algorithm.adv_estimator": "grpo",
         f"{MODEL}.external_lib": "verl_side",
+        f"{MODEL}.override_config": {"attn_implementation": "sdpa"},  # verl's engine does not know our attention
+        f"{MODEL}.use_remove_padding": False,
         f"{ACTOR}.ppo_mini_batch_size": work["prompts"] // work["mini_batches"],
         f"{ACTOR}.optim.lr": work["lr"],
         f"{ACTOR}.optim.weight_decay": 0.0,
