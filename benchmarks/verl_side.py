@@ -51,7 +51,7 @@ class AgentLoopReplica(CpuReplica):
 
 
 # In the place of our own engine, which expects our rows.
-EngineRegistry.register(model_type="language_model", backend="fsdp2", device="cpu")(FSDPEngineWithLMHead)
+EngineRegistry._engines["language_model"]["fsdp2"]["cpu"] = FSDPEngineWithLMHead
 RolloutReplicaRegistry.register(ROLLOUT, lambda: AgentLoopReplica)
 if "DIST_INIT_METHOD" in os.environ or "MASTER_ADDR" in os.environ:  # a worker: verl would name gloo twice
     initialize_global_process_group_ray(backend="gloo")
@@ -85,6 +85,8 @@ def main(work: dict[str, Any]) -> None:
         "data.dataloader_num_workers": 0,
         "algorithm.adv_estimator": "grpo",
         f"{MODEL}.external_lib": "verl_side",
+        f"{MODEL}.override_config": {"attn_implementation": "sdpa"},  # verl's engine does not know our attention
+        f"{MODEL}.use_remove_padding": False,
         f"{ACTOR}.ppo_mini_batch_size": work["prompts"] // work["mini_batches"],
         f"{ACTOR}.optim.lr": work["lr"],
         f"{ACTOR}.optim.weight_decay": 0.0,
