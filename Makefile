@@ -6,7 +6,7 @@ SERVERS := .venv-servers
 VERL   := .venv-verl
 RUN    := $(VENV)/bin/
 
-.PHONY: help quickstart recipes test test-slow test-servers test-scale quickstart-verl fuzz check format bench bench-rules bench-verifiers bench-judges bench-embedded bench-sft bench-prime bench-scale parity clean
+.PHONY: help quickstart recipes test test-slow test-servers test-scale test-scale-slow quickstart-verl fuzz check format bench bench-rules bench-verifiers bench-judges bench-embedded bench-sft bench-prime bench-scale parity clean
 .DEFAULT_GOAL := help
 
 help:            ## list the targets
@@ -60,6 +60,9 @@ quickstart-verl: $(VERL)/.ready ## the same on verl's workers over Ray: two proc
 
 test-scale: $(VERL)/.ready ## run the tests with real Ray and verl, three minutes on two CPU cores
 	$(VERL)/bin/pytest tests/scale -W default -m "not slow"
+
+test-scale-slow: $(VERL)/.ready ## run the long ones: every recipe of recipes/scale, killed workers and drivers, runs that share one Ray
+	$(VERL)/bin/pytest tests/scale -W default -m slow
 
 fuzz: $(VENV)/.ready ## look for answers that the math rule takes for two truths, among 10,000, a few minutes
 	REWARDSMITH_FUZZ_ANSWERS=10000 $(RUN)pytest tests/rewards/rules/test_math_search.py
