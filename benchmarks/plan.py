@@ -84,7 +84,8 @@ def main() -> None:
         init, model = "tiny-llama", ""
         if shape is not None:
             build(folder / "model", SHAPES[shape](), 0)
-            init, model = str(folder / "model"), 'chat = "chatml"'
+            (folder / "chat.jinja").write_text("{% for message in messages %}{{ message['content'] }} {% endfor %}")
+            init, model = str(folder / "model"), f'chat = "{folder}/chat.jinja"'
         text = RECIPE.format(
             init=init, device=given.device, model=model, steps=given.steps, prompts=prompts, group=group, tokens=tokens
         )
