@@ -58,7 +58,7 @@ test-servers: $(VENV)/.ready $(SERVERS)/.ready ## run the tests with a real mode
 quickstart-verl: $(VERL)/.ready ## the same on verl's workers over Ray: two processes on the CPU, about five minutes
 	$(VERL)/bin/rewardsmith run recipes/scale/quickstart_verl.toml --on verl
 
-test-scale: $(VERL)/.ready ## run the tests with real Ray and verl, three minutes on two CPU cores
+test-scale: $(VERL)/.ready ## run the tests with real Ray and verl, six minutes on two CPU cores
 	$(VERL)/bin/pytest tests/scale -W default -m "not slow"
 
 test-scale-slow: $(VERL)/.ready ## run the long ones: every recipe of recipes/scale, killed workers and drivers, runs that share one Ray

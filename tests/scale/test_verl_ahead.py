@@ -56,6 +56,7 @@ def test_servers_of_their_own_write_with_the_weights_that_they_hold(apart: Clust
     asyncio.run(both())
 
 
+@pytest.mark.slow
 def test_another_model_takes_over_the_gpus_of_the_servers(apart: Cluster) -> None:
     for name in ("second", "third"):
         here, there = pair(apart, name, writes=True)
@@ -97,7 +98,7 @@ def test_an_adapter_on_servers_of_their_own_is_refused(tmp_path: Path) -> None:
         check_for_cluster(load_recipe(write_recipe(tmp_path, text)), "recipe")
 
 
-@pytest.mark.parametrize("gpus", [1, 0])
+@pytest.mark.parametrize("gpus", [1, pytest.param(0, marks=pytest.mark.slow)])
 def test_a_run_that_writes_ahead_is_that_of_one_device(gpus: int, tmp_path: Path) -> None:
     more = 'ahead = 1\nadvantage = "grpo"\nvalidation = { data = "train", every = 2, prompts = 4 }'
     text = HEAD.replace("gpus_per_node = 2", f"gpus_per_node = 1\nrollout = {{ gpus = {gpus} }}")

@@ -45,7 +45,7 @@ prompts_per_step = 6
 rollouts_per_prompt = 3
 mini_batches = 2
 sampling = {{ max_tokens = 20 }}
-optimizer = {{ lr = 3e-4 }}
+optimizer = {{ lr = 1e-4 }}
 {more}
 [stages.reward]
 type = "sum"
