@@ -33,7 +33,8 @@ from tests.command_line import call
 SHAPE = named_shape("Qwen3-4B")
 assert SHAPE is not None
 H100 = GPUS["h100"]
-IDEAL = Speeds(H100, 1.0, 1.0, 1.0, 1.0, layer_overhead=0.0, pass_overhead=0.0)
+FREE = dict.fromkeys(("layer_overhead", "pass_overhead", "row_overhead", "server_overhead", "judge_overhead"), 0.0)
+IDEAL = Speeds(H100, 1.0, 1.0, 1.0, 1.0, **FREE)
 POLICY = LearningModel("policy", SHAPE, trainings=1.0, updates=1, tokens_per_pass=10**9)
 LOAD = Workload(SHAPE, 64, 8, 256.0, 1000.0, 1000.0, (POLICY,))
 JUDGE = JudgeLoad("judge", SHAPE, 512.0, 1000.0, 200.0, concurrency=64)

@@ -49,7 +49,9 @@ class PlanJob(Job):
     longest_tokens: float | None = Field(default=None, gt=0, description="length of the longest answer of a step")
     written: float | None = Field(default=None, ge=1, description="groups written for each that passes the selection")
     learned: float | None = Field(default=None, gt=0, le=1, description="share of the groups with an advantage")
-    learn_mfu: float = Field(default=0.35, gt=0, le=1, description="share of the peak flops when learning")
+    learn_mfu: float | None = Field(
+        default=None, gt=0, le=1, description="share of the peak flops when learning; not set: by the size of the model"
+    )
     prefill_mfu: float = Field(default=0.5, gt=0, le=1, description="share of the peak flops when reading")
     bandwidth_use: float = Field(default=0.6, gt=0, le=1, description="share of the memory bandwidth when writing")
     network_use: float = Field(default=0.6, gt=0, le=1, description="share of links and network between GPUs")
@@ -93,10 +95,12 @@ class PlanJob(Job):
 
     def speeds(self) -> Speeds:
         """Return how fast the devices are."""
-        overheads = {"layer_overhead": 1.5e-3, "pass_overhead": 5e-3} if self.gpu == "cpu" else {}
-        return Speeds(
-            GPUS[self.gpu], self.learn_mfu, self.prefill_mfu, self.bandwidth_use, self.network_use, **overheads
-        )
+        uses = (self.prefill_mfu, self.bandwidth_use, self.network_use)
+        if self.gpu == "cpu":
+            overheads = dict.fromkeys(("row_overhead", "server_overhead", "judge_overhead"), 0.0)
+            overheads |= {"layer_overhead": 1.5e-3, "pass_overhead": 5e-3}
+            return Speeds(GPUS["cpu"], self.learn_mfu or 0.35, *uses, **overheads)
+        return Speeds(GPUS[self.gpu], self.learn_mfu, *uses)
 
     def _calibrated(self, recipe: Recipe, run: Path) -> tuple[WorkloadBuilder, dict[str, float]]:
         """Return the workload with the lengths of a run, and by part how much longer it took than the model says."""

@@ -19,7 +19,7 @@ from rewardsmith.recipe import Recipe
 from rewardsmith.rewards.failures import choices_in
 from rewardsmith.runs.folder import METRICS
 from rewardsmith.runs.memory import ROWS, TOKENS_PER_PASS, ModelShapes, StageModels, stage_models
-from rewardsmith.runs.step_time import JudgeLoad, LearningModel, Workload
+from rewardsmith.runs.step_time import JudgeLoad, LearningModel, Workload, mfu_of_size
 from rewardsmith.scale.scale_settings import ScaleSettings
 from rewardsmith.trainers.process.implicit_parts import process_parts
 
@@ -145,7 +145,9 @@ class WorkloadBuilder:
             other_seconds=self._take("other_seconds", _other(figures) if figures else None, 1.0 if cluster else 0.05),
         )
         judges = tuple(self._judges(load))
-        for name in ("learn_mfu", "prefill_mfu", "bandwidth_use", "network_use", *["sync_seconds"] * cluster):
+        size = 0.35 if flags.gpu == "cpu" else mfu_of_size(load.policy.parameters)
+        self.assumptions.take("learn_mfu", flags.learn_mfu, None, size, "")
+        for name in ("prefill_mfu", "bandwidth_use", "network_use", *["sync_seconds"] * cluster):
             given = getattr(flags, name) if name in flags.model_fields_set else None
             self.assumptions.take(name, given, None, getattr(flags, name), "")
         return replace(load, judges=judges, rule_seconds=0.0 if judges else figures.get("rule_seconds", 0.0))
@@ -216,11 +218,12 @@ class WorkloadBuilder:
             shape, seconds = self._judge_shape(name, model), usage.get("seconds", 0.0)
             if shape is None and not seconds:
                 seconds = self._take("judge_seconds", None, 5.0)
-            own = isinstance(model, ServerSettings) or (
-                isinstance(model, ManagedSettings) and model.devices is not None
-            )
+            own = isinstance(model, ServerSettings)
+            if isinstance(model, ManagedSettings):  # on a cluster Ray reserves GPUs where `devices` names none
+                trainer = range(load.gpus_per_node if load.cluster else 1)
+                own = load.cluster if model.devices is None else not {*model.devices}.intersection(trainer)
             colocated = flags.judges is None and not own
-            urls = len(model.urls) if isinstance(model, ServerSettings) else 1
+            urls = len(model.urls) if isinstance(model, ServerSettings) else getattr(model, "replicas", 1)
             found.append(
                 JudgeLoad(
                     name,
