@@ -93,11 +93,11 @@ def worker_error(error: BaseException) -> UserError | None:
         return UserError(f"a worker of the cluster cannot start: {lines[-1]} (run.log has the whole message)")
     if isinstance(error, RayTaskError) and not any(sign in line for line in lines for sign in _PEER_DIED):
         return None  # an error in the code that a worker ran: its traceback is what helps
-    said = next((line for sign in ("dead because", "died") for line in lines if sign in line), lines[-1])
-    said = said.partition(" If the process was killed by the kernel")[0].rstrip(".")
+    cause = next((line for sign in ("dead because", "died") for line in lines if sign in line), lines[-1])
+    cause = cause.partition(" If the process was killed by the kernel")[0].rstrip(".")
     which = ", ".join(line for line in lines if line.startswith(("name: ", "pid: ", "ip: ")))
     return UserError(
-        f"a worker of the cluster died{f' ({which})' * bool(which)}: {said}. Ray's logs have more. The same command"
+        f"a worker of the cluster died{f' ({which})' * bool(which)}: {cause}. Ray's logs have more. The same command"
         " resumes from the last checkpoint"
     )
 

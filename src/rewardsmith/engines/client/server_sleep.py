@@ -1,8 +1,8 @@
 """Servers that release their device memory while other models use it: vLLM's sleep mode, and SGLang's memory saver.
 
-vLLM's requests may be repeated. SGLang ends when it is told to sleep while a request runs or to wake while it is awake,
+vLLM's requests may be repeated. SGLang ends when it is sent to sleep while a request runs or to wake while it is awake,
 has no state to look at, and loses its weights without `--enable-weights-cpu-backup`. So its servers are taken to be
-awake at first, and what they were told is remembered.
+awake at first, and what was requested is remembered.
 """
 
 from __future__ import annotations

@@ -89,13 +89,13 @@ class StreamedAdamW:
                     continue
                 self._steps[name] += 1
                 for start in range(0, parameter.numel(), PIECE):
-                    with self._turn(number):
+                    with self._next_stream(number):
                         self._move(name, slice(start, min(start + PIECE, parameter.numel())), lr)
                     number += 1
         for stream in self._streams:
             torch.cuda.current_stream(self._device).wait_stream(stream)
 
-    def _turn(self, number: int) -> AbstractContextManager[object]:
+    def _next_stream(self, number: int) -> AbstractContextManager[object]:
         return torch.cuda.stream(self._streams[number % len(self._streams)]) if self._streams else nullcontext()
 
     def _move(self, name: str, piece: slice, lr: float) -> None:
