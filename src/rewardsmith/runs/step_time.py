@@ -49,9 +49,7 @@ class Speeds:
     layer_overhead: float = 30e-6  # seconds of a layer in a decoding step, however small the batch
     pass_overhead: float = 400e-6  # seconds of a layer in a pass that learns, however few the tokens
     row_overhead: float = 0.4e-6  # seconds of a row in a layer of a decoding step in one process: small kernels
-    server_overhead: float = (
-        40e-6  # seconds of a row in a decoding step of a server, with log-probabilities
-    )
+    server_overhead: float = 40e-6  # seconds of a row in a decoding step of a server, with log-probabilities
     judge_overhead: float = 15e-6  # the same without log-probabilities
 
 
