@@ -98,7 +98,7 @@ bench-sft: $(VENV)/.ready $(PEERS)/.ready ## time supervised steps of the embedd
 bench-prime: $(VENV)/.ready ## time policy steps with an implicit process reward and without
 	$(RUN)python benchmarks/prime.py
 
-bench-scale: $(VERL)/.ready ## time policy steps on verl's workers beside verl's own trainer, on a CPU
+bench-scale: $(VERL)/.ready ## time policy steps on verl's workers and with verl's own trainer, on a CPU
 	$(VERL)/bin/python benchmarks/scale.py
 
 parity: $(PEERS)/.ready ## recompute the reference values of verl and TRL that the tests compare with

@@ -1,4 +1,4 @@
-"""Times policy steps of `rewardsmith run --on verl` beside verl's own trainer: same machine, same run of this script.
+"""Times policy steps of `rewardsmith run --on verl` and of verl's own trainer: same machine, same run of this script.
 
     make bench-scale        # or: python benchmarks/scale.py [--rounds 2] [--steps 12], where rewardsmith[verl] is
 

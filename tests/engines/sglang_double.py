@@ -1,6 +1,6 @@
 """A loopback server with SGLang's own contract, in the version of 2026: reward models, and sleep with its dangers.
 
-A server that is told to sleep while a request runs, to sleep twice, or to wake while it is awake, dies.
+A server that gets a sleep request while another request runs, to sleep twice, or to wake while it is awake, dies.
 """
 
 from __future__ import annotations

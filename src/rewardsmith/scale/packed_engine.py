@@ -90,7 +90,7 @@ def _from_logits(logits_MV: Tensor, targets_M: Tensor, temperature: float) -> Te
         return torch.stack([chosen_C, -(logp_CV.exp() * logp_CV).sum(-1)], -1)
 
     size = max(1, LOGITS_PER_CHUNK // logits_MV.shape[-1])
-    starts = range(0, len(logits_MV), size)
+    starts = range(0, max(1, len(logits_MV)), size)  # one chunk even where no response has a token
     chunks = [(logits_MV[i : i + size], targets_M[i : i + size]) for i in starts]
     return torch.cat([checkpoint(chunk_outputs, *chunk, use_reentrant=False) for chunk in chunks])
 
