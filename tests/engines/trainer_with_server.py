@@ -21,9 +21,11 @@ async def main(folder: Path, way: str) -> None:
     if way == "starting":
         print("ready", flush=True)
     await model.check()
-    if way == "forked" and os.fork() == 0:  # like a data loader's worker: it holds copies of all our pipes
-        (folder / "forked").write_text(str(os.getpid()))
-        time.sleep(600)
+    if way == "forked":
+        forked = os.fork()
+        if forked == 0:  # like a data loader's worker: it holds copies of all our pipes
+            time.sleep(600)
+        (folder / "forked").write_text(str(forked))
     print("ready", flush=True)
     if way == "returns":
         return

@@ -66,6 +66,12 @@ def recurse(argument: str) -> float:
     return 1 + recurse("")
 
 
+def write_at_once(path: str, text: str) -> None:
+    """Write a file that another process waits for: it is not there until it is whole."""
+    Path(f"{path}.part").write_text(text)
+    os.replace(f"{path}.part", path)
+
+
 def breed(argument: str) -> float:
     """Start a child, a child in a session of its own, and an orphan; write down their process ids; hang."""
     pids = []
@@ -75,7 +81,7 @@ def breed(argument: str) -> float:
             if apart:
                 os.setsid()
                 if os.fork() == 0:
-                    Path(f"{argument}.orphan").write_text(str(os.getpid()))
+                    write_at_once(f"{argument}.orphan", str(os.getpid()))
                 else:
                     os._exit(0)
             time.sleep(600)
@@ -83,7 +89,7 @@ def breed(argument: str) -> float:
         pids.append(pid)
     while not Path(f"{argument}.orphan").exists():
         time.sleep(0.01)
-    Path(argument).write_text(" ".join(map(str, [*pids, os.getpid()])))
+    write_at_once(argument, " ".join(map(str, [*pids, os.getpid()])))
     return hang("")
 
 
