@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 from torch.nn.utils import get_total_norm
 
-from rewardsmith.engines.embedded import architectures
+from rewardsmith.engines.embedded import architectures, kv_cache
 from rewardsmith.engines.embedded.attention import attention_plan
 from rewardsmith.engines.embedded.cards import current, select_device
 from rewardsmith.engines.embedded.decode_state import DecodeState
@@ -30,7 +30,7 @@ from rewardsmith.engines.embedded.generate import (
     round_up,
 )
 from rewardsmith.engines.embedded.heads import Head
-from rewardsmith.engines.embedded.kv_cache import BLOCK_TOKENS, CachePlaces
+from rewardsmith.engines.embedded.kv_cache import CachePlaces
 from rewardsmith.engines.embedded.learner import Learner
 from rewardsmith.engines.embedded.loading import (
     LoadedModel,
@@ -82,7 +82,8 @@ class EmbeddedEngine(ModelText):
                 architectures.check_trained_adapter(settings.lora, f"models.{name}.lora")
                 restore_weights(self.model, Path(settings.lora.init), adapter=True)
         self._learner: Learner | None = None
-        self._state: DecodeState | None = None  # of the last generation on a GPU
+        self._in_blocks = self.device.type == "cuda"  # keys and values
+        self._state: DecodeState | None = None  # of the last generation in blocks
         self._digest = ""
         self._offload = HostOffload()
         self._offloaded = False  # whether host memory holds the weights as they are
@@ -174,7 +175,7 @@ class EmbeddedEngine(ModelText):
             sampling,
         )
         rows = min(self._max_rows, sum(request.n for request in requests))
-        blocks = self._blocks(rows, longest_sequence(requests, sampling)) if self.device.type == "cuda" else None
+        blocks = self._blocks(rows, longest_sequence(requests, sampling)) if self._in_blocks else None
         state, self._state = self._decode_state(requests, sampling, rows), None  # another call has its own
         generator = Generator(
             self._backbone, self._head(), stop, requests, sampling, state, max_rows=rows, blocks=blocks
@@ -183,16 +184,16 @@ class EmbeddedEngine(ModelText):
             async for item in generator.complete(tick):
                 yield item
         finally:
-            if self.device.type == "cuda" and self._awake:
+            if self._in_blocks and self._awake:
                 self._state = state
 
     def _decode_state(self, requests: Sequence[GenerationRequest], sampling: Sampling, rows: int) -> DecodeState:
         """Return room for the rows of a call: on a GPU that of the call before, with its graphs, if it is enough."""
         rows = round_up(rows, ROWS_STEP[self.device.type])
         width = max(request.max_tokens(sampling) for request in requests)
-        if self.device.type != "cuda":
+        if not self._in_blocks:
             return DecodeState(rows, width, self.device)
-        blocks = math.ceil(longest_sequence(requests, sampling) / BLOCK_TOKENS)
+        blocks = math.ceil(longest_sequence(requests, sampling) / kv_cache.BLOCK_TOKENS)
         if self._state is not None:
             if self._state.holds(rows, width, blocks):
                 return self._state
@@ -205,10 +206,10 @@ class EmbeddedEngine(ModelText):
         config = architectures.base_of(self.model).config.get_text_config()
         heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        block = 2 * config.num_hidden_layers * heads * width * self.dtype.itemsize * BLOCK_TOKENS
+        block = 2 * config.num_hidden_layers * heads * width * self.dtype.itemsize * kv_cache.BLOCK_TOKENS
         cached = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
         free = torch.cuda.mem_get_info(self.device)[0] + cached
-        one = math.ceil(length / BLOCK_TOKENS)
+        one = math.ceil(length / kv_cache.BLOCK_TOKENS)
         fitting = int(CACHE_SHARE * free / block) - 1  # one belongs to no row
         if fitting < one:
             raise UserError(
