@@ -24,6 +24,8 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 from transformers import AttentionInterface
 
+from rewardsmith.engines.embedded.kernels.block_attention import decode_mask, matmul_attention
+
 ATTENTION = "rewardsmith"  # our key in transformers' table of attention functions
 
 
@@ -131,7 +133,7 @@ class PackedAttention:
         if layer.cap is not None:
             visible = self._visible(layer.window if slides else None, q.device)
             mask = torch.zeros_like(visible, dtype=q.dtype).masked_fill_(~visible, -math.inf)
-            out = _matmul_attention(layer, q, k, v, mask)
+            out = matmul_attention(q, k, v, mask, scale=layer.scale, cap=layer.cap)
         else:
             band = self._visible(layer.window, q.device) if slides else None
             out = sdpa(q, k, v, band, is_causal=not slides, scale=layer.scale, enable_gqa=fused and groups > 1)
@@ -224,27 +226,14 @@ class DecodeAttention:
         if layer.cap is None and q.device.type != "cpu" and width < 128:
             out = sdpa(q, k, v, attn_mask=mask.expand(*q.shape[:3], self._length), scale=layer.scale)
         else:
-            out = _matmul_attention(layer, q, k, v, mask)
+            out = matmul_attention(q, k, v, mask, scale=layer.scale, cap=layer.cap)
         return out.reshape(rows, 1, heads, v.shape[-1])
 
     def _mask(self, window: int | None, dtype: torch.dtype) -> Tensor:
         """Return [R, 1, 1, L] to add to the scores; the layers of one step share it."""
         if (window, dtype) not in self._masks:
-            columns_L = torch.arange(self._length, device=self._positions_R.device)
-            visible_RL = columns_L[None] <= self._positions_R[:, None]
-            if window is not None:
-                visible_RL &= columns_L[None] > self._positions_R[:, None] - window
-            hidden_RL = torch.zeros_like(visible_RL, dtype=dtype).masked_fill_(~visible_RL, -math.inf)
-            self._masks[window, dtype] = hidden_RL[:, None, None]
+            self._masks[window, dtype] = decode_mask(self._positions_R, self._length, window, dtype)
         return self._masks[window, dtype]
-
-
-def _matmul_attention(layer: AttentionLayer, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-    """Attend by two matrix products; `mask` is added to the scores."""
-    scores = (q * layer.scale) @ k.transpose(-1, -2)
-    if layer.cap is not None:
-        scores = torch.tanh(scores / layer.cap) * layer.cap
-    return (scores + mask).softmax(-1, dtype=torch.float32).to(v.dtype) @ v
 
 
 class _Spread(torch.autograd.Function):
