@@ -11,8 +11,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rewardsmith.engines.embedded import generate, kv_cache
+from rewardsmith.engines.embedded import generate
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
+from rewardsmith.engines.embedded.kernels import cache_blocks
 from rewardsmith.engines.embedded.tiny import MAX_LENGTH, TINY
 from rewardsmith.engines.protocol import Sampling
 from rewardsmith.errors import UserError
@@ -100,7 +101,7 @@ def test_an_answer_does_not_depend_on_blocks_and_on_waiting_for_them(
     engine._max_rows, engine._in_blocks = rows, True
     longest = max(len(engine.encode(ask(text))) for text in TEXTS[:take]) + SAMPLED.max_tokens
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kv_cache, "BLOCK_TOKENS", tokens)
+        patch.setattr(cache_blocks, "BLOCK_TOKENS", tokens)
         patch.setitem(generate.CHECK_EVERY, "cpu", check_every)
         patch.setattr(EmbeddedEngine, "_blocks", lambda *_: 1 + math.ceil(longest / tokens) + spare)
         for _ in range(2):  # the second time with the state of the first

@@ -7,6 +7,7 @@ in a process of its own, with TRITON_INTERPRET=1; there the tensors of a CPU go 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -35,3 +36,15 @@ def randn(place: tuple[str, torch.dtype]) -> Callable[..., Tensor]:
         return numbers.to(*place).requires_grad_()
 
     return draw
+
+
+if INTERPRETED:  # from NumPy 2.4 on, int() refuses the array of one number that the bound of a loop is
+    from triton.runtime import interpreter
+
+    patch = interpreter._patch_lang_tensor
+
+    def patch_index(tensor: Any, scope: Any) -> None:
+        patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    interpreter._patch_lang_tensor = patch_index

@@ -26,6 +26,8 @@ from torch.nn.attention.varlen import varlen_attn
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 from transformers import AttentionInterface
 
+from rewardsmith.engines.embedded.kernels.block_attention import matmul_attention
+
 # From torch 2.12 on it must be said that heads share keys.
 _GROUPED: dict[str, Any] = {"enable_gqa": True} if "enable_gqa" in signature(varlen_attn).parameters else {}
 ATTENTION = "rewardsmith"  # our key in transformers' table of attention functions
@@ -219,14 +221,6 @@ class _Repeats:
         """Pick each of the N tokens from one of its places."""
         out: Tensor = _Gather.apply(spread, self._gathered_N)  # type: ignore[no-untyped-call]
         return out
-
-
-def matmul_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, *, scale: float, cap: float | None) -> Tensor:
-    """Attend by two matrix products; `mask` is added to the scores."""
-    scores = (q * scale) @ k.transpose(-1, -2)
-    if cap is not None:
-        scores = torch.tanh(scores / cap) * cap
-    return (scores + mask).softmax(-1, dtype=torch.float32).to(v.dtype) @ v
 
 
 def _fits_flash(q: Tensor, v: Tensor) -> bool:

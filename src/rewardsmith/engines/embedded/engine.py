@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 from torch.nn.utils import get_total_norm
 
-from rewardsmith.engines.embedded import architectures, kv_cache
+from rewardsmith.engines.embedded import architectures
 from rewardsmith.engines.embedded.attention import attention_plan
 from rewardsmith.engines.embedded.cards import current, select_device
 from rewardsmith.engines.embedded.decode_state import DecodeState
@@ -30,6 +30,7 @@ from rewardsmith.engines.embedded.generate import (
     round_up,
 )
 from rewardsmith.engines.embedded.heads import Head
+from rewardsmith.engines.embedded.kernels import cache_blocks
 from rewardsmith.engines.embedded.kv_cache import CachePlaces
 from rewardsmith.engines.embedded.learner import Learner
 from rewardsmith.engines.embedded.loading import (
@@ -193,7 +194,7 @@ class EmbeddedEngine(ModelText):
         width = max(request.max_tokens(sampling) for request in requests)
         if not self._in_blocks:
             return DecodeState(rows, width, self.device)
-        blocks = math.ceil(longest_sequence(requests, sampling) / kv_cache.BLOCK_TOKENS)
+        blocks = math.ceil(longest_sequence(requests, sampling) / cache_blocks.BLOCK_TOKENS)
         if self._state is not None:
             if self._state.holds(rows, width, blocks):
                 return self._state
@@ -206,10 +207,10 @@ class EmbeddedEngine(ModelText):
         config = architectures.base_of(self.model).config.get_text_config()
         heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        block = 2 * config.num_hidden_layers * heads * width * self.dtype.itemsize * kv_cache.BLOCK_TOKENS
+        block = 2 * config.num_hidden_layers * heads * width * self.dtype.itemsize * cache_blocks.BLOCK_TOKENS
         cached = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
         free = torch.cuda.mem_get_info(self.device)[0] + cached
-        one = math.ceil(length / kv_cache.BLOCK_TOKENS)
+        one = math.ceil(length / cache_blocks.BLOCK_TOKENS)
         fitting = int(CACHE_SHARE * free / block) - 1  # one belongs to no row
         if fitting < one:
             raise UserError(

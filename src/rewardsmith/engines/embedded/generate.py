@@ -21,12 +21,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rewardsmith.engines.embedded import kv_cache
 from rewardsmith.engines.embedded.architectures import Backbone
 from rewardsmith.engines.embedded.attention import attention_plan, to_device
 from rewardsmith.engines.embedded.cards import current
 from rewardsmith.engines.embedded.decode_state import DecodeState
 from rewardsmith.engines.embedded.heads import Head
+from rewardsmith.engines.embedded.kernels import cache_blocks
 from rewardsmith.engines.embedded.kv_cache import BlockTable, DecodeAttention, KeyValueCache, PrefillAttention
 from rewardsmith.engines.embedded.sampling import sample, uniforms
 from rewardsmith.engines.protocol import Sampling, Tick, no_tick
@@ -107,11 +107,11 @@ class Generator:
             for first in range(0, request.n, max_rows)
         )
         self._max_rows = max_rows
-        self._table = None if blocks is None else BlockTable(state.table_SM, blocks, kv_cache.BLOCK_TOKENS)
+        self._table = None if blocks is None else BlockTable(state.table_SM, blocks, cache_blocks.BLOCK_TOKENS)
         if blocks is None:
             self._cache = KeyValueCache(state.rows, round_up(longest_sequence(requests, sampling) + 1, LENGTH_STEP))
         else:
-            self._cache = KeyValueCache(blocks, kv_cache.BLOCK_TOKENS, state.places)
+            self._cache = KeyValueCache(blocks, cache_blocks.BLOCK_TOKENS, state.places)
         state.retire(slice(None))
         self._stops_K = state.stop_ids(stop.ids)
         self._owners: list[tuple[int, int] | None] = [None] * state.rows  # (request, response) of each row

@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rewardsmith.engines.embedded.attention import AttentionLayer, PackedAttention, consecutive, to_device
-from rewardsmith.engines.embedded.kernels.block_attention import block_attention, store_keys_values
-
-BLOCK_TOKENS = 64  # on a GPU
+from rewardsmith.engines.embedded.kernels.block_attention import block_attention, decode_mask
+from rewardsmith.engines.embedded.kernels.cache_blocks import Places, cache_offsets, store_keys_values
 
 
 class CachePlaces:
@@ -35,8 +34,7 @@ class CachePlaces:
 
     def set(self, layer: int, keys: Tensor, values: Tensor) -> None:
         """Note the places of a layer, counted in elements from the anchor."""
-        distances = [tensor.data_ptr() - self.anchor.data_ptr() for tensor in (keys, values)]
-        self.offsets_L2[layer] = torch.tensor([d // keys.element_size() for d in distances])
+        self.offsets_L2[layer] = torch.tensor(cache_offsets(self.anchor, keys, values))
 
 
 class KeyValueCache:
@@ -57,7 +55,7 @@ class KeyValueCache:
                 self._places.set(layer, keys, values)
         return self._layers[layer]
 
-    def places(self, layer: int) -> tuple[Tensor, Tensor] | None:
+    def places(self, layer: int) -> Places | None:
         """Return what kernels need to find a layer's tensors wherever they are."""
         return None if self._places is None else (self._places.anchor, self._places.offsets_L2[layer])
 
@@ -204,4 +202,13 @@ class DecodeAttention:
             cap=layer.cap,
             places=places,
             length=self._length,
+            mask=self._mask(layer.window, q_NHD.dtype),
         )
+
+    def _mask(self, window: int | None, dtype: torch.dtype) -> Tensor | None:
+        """Return the mask of the layers with this window; blocks need none."""
+        if self._table_RM is not None:
+            return None
+        if window not in self._masks:
+            self._masks[window] = decode_mask(self._positions_R, self._length, window, dtype)
+        return self._masks[window]
