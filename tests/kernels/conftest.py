@@ -7,6 +7,7 @@ in a process of its own, with TRITON_INTERPRET=1; there the tensors of a CPU go 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +18,17 @@ from rewardsmith.engines.embedded.kernels import INTERPRETED
 collect_ignore = ["test_interpreter.py"] if INTERPRETED else []
 PLACES = [("cpu", torch.float32), ("cpu", torch.bfloat16)]
 PLACES += [("cuda", torch.float32), ("cuda", torch.bfloat16)] if torch.cuda.is_available() and not INTERPRETED else []
+
+if INTERPRETED:  # numpy 2.4 makes no number of an array with one element; the bounds of a loop are such arrays
+    from triton.runtime import interpreter
+
+    patch = interpreter._patch_lang_tensor
+
+    def patch_index(tensor: Any, scope: Any) -> None:
+        patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
+
+    interpreter._patch_lang_tensor = patch_index
 
 
 @pytest.fixture(params=PLACES, ids=lambda place: f"{place[0]}-{str(place[1])[6:]}")
