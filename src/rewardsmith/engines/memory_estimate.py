@@ -40,6 +40,8 @@ class ModelShape:
     max_length: int = 2**31
     tied: bool = True  # the output layer is the table of input embeddings
     adapter: int = 0  # weights of a LoRA adapter, in float32
+    int8: int = 0  # weights below it that are stored in 8 bits
+    int8_rows: int = 0  # of their matrices, each with a scale
     qk_norm: bool = False  # queries and keys have norms of their own, which keep their inputs
     scalar: bool = False  # a head that gives one number
     guessed: bool = False  # the files are not here: taken from the size in the name
@@ -63,6 +65,8 @@ def config_shape(config: Any, *, head: str = "language", lora: LoraSettings | No
     import torch  # noqa: PLC0415 it takes seconds
     from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification  # noqa: PLC0415
 
+    from rewardsmith.engines.embedded.int8_linear import is_quantisable  # noqa: PLC0415
+
     text = config.get_text_config()
     family: Any = AutoModelForCausalLM if head == "language" else AutoModelForSequenceClassification
     if head == "scalar":
@@ -70,6 +74,8 @@ def config_shape(config: Any, *, head: str = "language", lora: LoraSettings | No
     with torch.device("meta"):
         model = family.from_config(config)
     width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    is_int8 = lora is not None and lora.base == "int8"
+    frozen: list[Any] = [layer for layer in model.base_model.modules() if is_int8 and is_quantisable(layer)]
     return ModelShape(
         parameters=sum(p.numel() for p in model.parameters()),
         layers=text.num_hidden_layers,
@@ -82,6 +88,8 @@ def config_shape(config: Any, *, head: str = "language", lora: LoraSettings | No
         max_length=int(getattr(text, "max_position_embeddings", None) or 2**31),
         tied=bool(getattr(text, "tie_word_embeddings", True)),
         adapter=0 if lora is None else _adapter_parameters(model, lora),
+        int8=sum(layer.weight.numel() for layer in frozen),
+        int8_rows=sum(layer.out_features for layer in frozen),
         qk_norm=any(name.endswith(".q_norm") for name, _ in model.named_modules()),
         scalar=head == "scalar",
     )
@@ -187,19 +195,28 @@ def model_shape(settings: ModelSettings, init: str | None = None) -> ModelShape 
     lora = "" if settings.lora is None else json.dumps(settings.lora.model_dump())
     shape = _folder_shape(name, settings.head, lora)
     if shape is None and (shape := named_shape(name, head=settings.head)) is not None and settings.lora is not None:
-        rank = settings.lora.rank
-        inner = shape.head_width * (shape.heads + shape.kv_heads)
-        each = 4 * shape.hidden + 2 * inner + 3 * (shape.hidden + shape.intermediate)
-        shape = replace(shape, adapter=shape.layers * rank * each)
+        shape = with_adapter(shape, settings.lora)
     return shape
+
+
+def with_adapter(shape: ModelShape, lora: LoraSettings) -> ModelShape:
+    """Return the shape of a Llama-like model with an adapter on all linear layers."""
+    inner = shape.head_width * (shape.heads + shape.kv_heads)
+    ends = 4 * shape.hidden + 2 * inner + 3 * (shape.hidden + shape.intermediate)  # inputs and outputs of the layers
+    shape = replace(shape, adapter=shape.layers * lora.rank * ends)
+    if lora.base != "int8":
+        return shape
+    matrices = shape.hidden * (2 * inner + 3 * shape.intermediate)
+    rows = inner + shape.kv_heads * shape.head_width + 2 * shape.hidden + 2 * shape.intermediate
+    return replace(shape, int8=shape.layers * matrices, int8_rows=shape.layers * rows)
 
 
 # ---- bytes -----------------------------------------------------------------------------------------------------------
 
 
 def weight_bytes(shape: ModelShape, itemsize: int) -> int:
-    """Return P · b, and four bytes for each weight of an adapter."""
-    return shape.parameters * itemsize + shape.adapter * 4
+    """Return P · b, one byte for what is stored in 8 bits and b for its scales; four for each weight of an adapter."""
+    return (shape.parameters - shape.int8 + shape.int8_rows) * itemsize + shape.int8 + shape.adapter * 4
 
 
 def optimizer_bytes(shape: ModelShape, itemsize: int, *, states: OptimizerStates = "float32") -> float:

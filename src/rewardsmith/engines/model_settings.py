@@ -36,6 +36,9 @@ class LoraSettings(Settings):
     targets: str | list[str] = Field(
         default="all-linear", description="which layers get one: all-linear, or a list of module names"
     )
+    base: Literal["dtype", "int8"] = Field(
+        default="dtype", description="frozen weights below the adapter: in the model's dtype, or int8, half the memory"
+    )
     init: str | None = Field(
         default=None,
         min_length=1,

@@ -45,3 +45,5 @@ def model_problems(models: Mapping[str, Chosen], scale: ScaleSettings) -> Iterat
         if model.lora is not None and model.head == "scalar":
             message = "a model with a scalar head trains all its weights on a cluster: leave out lora"
             yield Problem(f"{where}.lora", message)
+        if model.lora is not None and model.lora.base != "dtype":
+            yield Problem(f"{where}.lora.base", "weights are not quantised on a cluster: leave it out", '"int8"')
