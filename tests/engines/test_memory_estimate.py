@@ -167,7 +167,7 @@ def test_recompute_keeps_the_input_of_each_layer_and_the_rest_of_one() -> None:
     shape = named_shape("Qwen3-4B")
     assert shape is not None
     shape = replace(shape, scalar=True)  # without the logits
-    more = [activation_bytes(shape, 2, tokens=tokens, recompute=True) for tokens in (1000, 2000)]
+    more = [activation_bytes(shape, 2, tokens=tokens, recomputed=shape.layers) for tokens in (1000, 2000)]
     each = 2 * shape.hidden * (shape.layers + 2) + layer_bytes(shape, 2) + 2 * 3 * shape.intermediate
     assert more[1] - more[0] == pytest.approx(1000 * each)
     assert more[1] < activation_bytes(shape, 2, tokens=2000) / 10

@@ -20,6 +20,7 @@ GIB = 2**30
 ROWS_STEP, LENGTH_STEP = {"cpu": 8, "cuda": 32}, {"cpu": 32, "cuda": 128}  # as in `embedded.generate`
 CHUNK_LOGITS = {"cpu": 2**22, "cuda": 2**28}  # as in `embedded.heads`
 PREFILL_TOKENS = 16_384
+RECOMPUTE_SHARE = 0.85  # of the free memory, that a pass may be estimated to need before layers are recomputed
 
 OptimizerStates = Literal["float32", "8bit"]
 MOMENT_BYTES: dict[OptimizerStates, float] = {"float32": 8.0, "8bit": 2.0 + 2 * 4 / 256}  # 8bit: a scale for 256
@@ -65,24 +66,31 @@ def config_shape(config: Any, *, head: str = "language", lora: LoraSettings | No
     import torch  # noqa: PLC0415 it takes seconds
     from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification  # noqa: PLC0415
 
-    from rewardsmith.engines.embedded.int8_linear import is_quantisable  # noqa: PLC0415
-
-    text = config.get_text_config()
     family: Any = AutoModelForCausalLM if head == "language" else AutoModelForSequenceClassification
     if head == "scalar":
         config.num_labels = 1
     with torch.device("meta"):
-        model = family.from_config(config)
-    width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+        return module_shape(family.from_config(config), lora)
+
+
+def module_shape(model: Any, lora: LoraSettings | None = None) -> ModelShape:
+    """Return the shape of a Hugging Face model that has, or will have, an adapter."""
+    from rewardsmith.engines.embedded.int8_linear import Int8Linear, is_quantisable  # noqa: PLC0415 it imports torch
+
+    text = model.config.get_text_config()
     is_int8 = lora is not None and lora.base == "int8"
-    frozen: list[Any] = [layer for layer in model.base_model.modules() if is_int8 and is_quantisable(layer)]
+    frozen: list[Any] = [
+        layer
+        for layer in model.base_model.modules()
+        if is_int8 and (is_quantisable(layer) or isinstance(layer, Int8Linear))
+    ]
     return ModelShape(
         parameters=sum(p.numel() for p in model.parameters()),
         layers=text.num_hidden_layers,
         hidden=text.hidden_size,
         heads=text.num_attention_heads,
         kv_heads=getattr(text, "num_key_value_heads", None) or text.num_attention_heads,
-        head_width=width,
+        head_width=getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads,
         intermediate=getattr(text, "intermediate_size", None) or 4 * text.hidden_size,
         vocabulary=text.vocab_size,
         max_length=int(getattr(text, "max_position_embeddings", None) or 2**31),
@@ -91,7 +99,7 @@ def config_shape(config: Any, *, head: str = "language", lora: LoraSettings | No
         int8=sum(layer.weight.numel() for layer in frozen),
         int8_rows=sum(layer.out_features for layer in frozen),
         qk_norm=any(name.endswith(".q_norm") for name, _ in model.named_modules()),
-        scalar=head == "scalar",
+        scalar=model.get_output_embeddings() is None,
     )
 
 
@@ -237,7 +245,7 @@ def kv_token_bytes(shape: ModelShape, itemsize: int) -> int:
 
 def kv_cache_bytes(shape: ModelShape, itemsize: int, *, rows: int, length: int, kind: str = "cuda") -> int:
     """Return the cache of `rows` answers of up to `length` tokens with their prompts, as the generator allocates it."""
-    rows = -(-rows // ROWS_STEP[kind]) * ROWS_STEP[kind]
+    rows = rows if kind == "cuda" else -(-rows // ROWS_STEP[kind]) * ROWS_STEP[kind]
     length = -(-(length + 1) // LENGTH_STEP[kind]) * LENGTH_STEP[kind]
     return rows * length * kv_token_bytes(shape, itemsize)
 
@@ -262,22 +270,35 @@ def activation_bytes(
     *,
     tokens: int,
     responses: int | None = None,
-    recompute: bool = False,
+    recomputed: int = 0,
+    offload: bool = False,
     spread: float = 1.0,
     kind: str = "cuda",
 ) -> int:
     """Return what a backward pass over N tokens, of which `responses` are predicted, needs at its peak.
 
-    All layers keep theirs (`layer_bytes`); with recompute they keep their input of D numbers, and one at a time the
-    rest. The head has the logits of a chunk of tokens, and a layer three gradients of I numbers.
+    All layers keep theirs (`layer_bytes`); the first k that are recomputed keep their input of D numbers, or with
+    `offload` two of these inputs are on their way. The peak is where the head has the logits of a chunk of tokens, or a
+    layer three gradients of I numbers, when all is kept; or later, when a layer is recomputed:
+
+        (L - k) layer + k D + max(head, 3 I)   or   k D + layer + 3 I.
     """
     layer = tokens * layer_bytes(shape, itemsize, spread=spread)
-    passing = itemsize * 3 * shape.intermediate * tokens
+    passing = itemsize * (3 * shape.intermediate * tokens + (shape.hidden * shape.intermediate if shape.int8 else 0))
     head = _head_bytes(shape, itemsize, tokens if responses is None else responses, kind)
-    last = 2 * tokens * shape.hidden * itemsize
-    if recompute:
-        return int(shape.layers * shape.hidden * itemsize * tokens + last + max(head, layer + passing))
-    return int(shape.layers * layer + last + max(head, passing))
+    vectors = tokens * shape.hidden * itemsize
+    inputs = (min(2, recomputed) if offload else recomputed) * vectors
+    kept = inputs + (shape.layers - recomputed) * layer
+    return int(2 * vectors + max(kept + max(head, passing), inputs + layer + passing))
+
+
+def recomputed_layers(shape: ModelShape, itemsize: int, free: float, **a_pass: Any) -> int:
+    """Return the fewest layers to recompute for a pass to fit the free bytes; where none do, those that need least.
+
+    `a_pass` has the arguments of `activation_bytes`.
+    """
+    needs = [activation_bytes(shape, itemsize, recomputed=k, **a_pass) for k in range(shape.layers + 1)]
+    return next((k for k, need in enumerate(needs) if need <= free), needs.index(min(needs)))
 
 
 def layer_bytes(shape: ModelShape, itemsize: int, *, spread: float = 1.0) -> float:

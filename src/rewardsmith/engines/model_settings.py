@@ -79,12 +79,19 @@ class ModelSettings(Settings):
     tokens_per_pass: int | None = Field(
         default=None, ge=1, description="tokens of one pass when learning; not set: 8192 on a CPU, 16384 on a GPU"
     )
-    recompute: bool = Field(
-        default=False, description="gradient checkpointing: less memory, a third more time when learning"
+    recompute: bool | Literal["auto", "offload"] = Field(
+        default="auto",
+        description="gradient checkpointing: less memory, a third more time when learning; auto: of as many layers as a"
+        " GPU's memory needs; offload: of all, their inputs in host memory",
     )
     offload: bool = Field(
         default=False, description="move to host memory while other models with offload = true use its device"
     )
+
+    @property
+    def recomputes_all(self) -> bool:
+        """Whether every layer is recomputed in each pass."""
+        return self.recompute in (True, "offload")
 
     @property
     def offers(self) -> frozenset[str]:

@@ -23,6 +23,7 @@ from rewardsmith.engines.embedded.attention import ATTENTION, PackedAttention, a
 from rewardsmith.engines.embedded.chat_template import may_end_with
 from rewardsmith.engines.embedded.heads import Head
 from rewardsmith.engines.embedded.int8_linear import dequantise_layers, is_quantisable
+from rewardsmith.engines.embedded.recompute import run_layer
 from rewardsmith.engines.model_settings import LoraSettings
 from rewardsmith.errors import UserError, listing, nearest
 
@@ -98,6 +99,17 @@ def fuse_norms(model: Any) -> None:
 
 def _rms_norm(module: Any, eps: float, hidden_states: Tensor) -> Tensor:
     return nn.functional.rms_norm(hidden_states, module.weight.shape, module.weight, eps)
+
+
+def use_run_layer(model: Any) -> bool:
+    """Let transformers run the layers of a model by `run_layer`; return whether its architecture allows that."""
+    if not model.supports_gradient_checkpointing:
+        return False
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    for module in model.modules():
+        if hasattr(module, "gradient_checkpointing"):
+            module._gradient_checkpointing_func = run_layer
+    return True
 
 
 def disable_dropout(model: nn.Module) -> None:

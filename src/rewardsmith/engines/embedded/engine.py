@@ -16,7 +16,7 @@ from torch.nn.utils import get_total_norm
 
 from rewardsmith.engines.embedded import architectures
 from rewardsmith.engines.embedded.attention import attention_plan
-from rewardsmith.engines.embedded.cards import current, select_device
+from rewardsmith.engines.embedded.cards import current, free_memory, select_device
 from rewardsmith.engines.embedded.generate import LENGTH_STEP, Completion, GenerationRequest, Generator, StopRule
 from rewardsmith.engines.embedded.heads import Head
 from rewardsmith.engines.embedded.learner import Learner
@@ -31,6 +31,8 @@ from rewardsmith.engines.embedded.loading import (
 from rewardsmith.engines.embedded.model_files import quiet
 from rewardsmith.engines.embedded.model_text import ModelText
 from rewardsmith.engines.embedded.packing import PackedBatch, micro_batches, pack
+from rewardsmith.engines.embedded.recompute import recompute_layers
+from rewardsmith.engines.memory_estimate import RECOMPUTE_SHARE, module_shape, recomputed_layers
 from rewardsmith.engines.model_settings import ModelSettings
 from rewardsmith.engines.protocol import Loss, Meter, OptimizerStep, Outputs, Row, Sampling, Tick, no_tick
 from rewardsmith.errors import UserError
@@ -40,6 +42,7 @@ from rewardsmith.types import Prompt, Rollout, RolloutGroup
 MAX_ROWS = {"cpu": 256, "cuda": 512}
 TOKENS_PER_PASS = {"cpu": 8_192, "cuda": 16_384}
 LEARNER_FILE = "learner.safetensors"
+ALL_LAYERS = 2**31
 
 
 class EmbeddedEngine(ModelText):
@@ -59,9 +62,11 @@ class EmbeddedEngine(ModelText):
         if settings.head == "scalar":
             architectures.configure_scalar_head(self.model, self.tokenizer, settings.template)
         self.padding = self.model.config.get_text_config().pad_token_id
-        if settings.recompute:
-            # Without dropout there is no random state to keep, and saving it would break the recording of a graph.
-            self.model.gradient_checkpointing_enable({"use_reentrant": False, "preserve_rng_state": False})
+        adapts = settings.recompute == "auto" and self.device.type == "cuda"
+        self._shape = module_shape(self.model, settings.lora) if adapts else None
+        if (adapts or settings.recomputes_all) and not architectures.use_run_layer(self.model) and not adapts:
+            kind = self.model.config.model_type
+            raise UserError(f"models.{name}.recompute: transformers cannot recompute the layers of a {kind} model")
         if settings.lora is not None:
             self.model = architectures.attach_adapter(self.model, settings.lora, name)
             if settings.lora.init is not None:
@@ -172,9 +177,7 @@ class EmbeddedEngine(ModelText):
         heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         row = 2 * config.num_hidden_layers * heads * width * self.dtype.itemsize * (length + LENGTH_STEP["cuda"])
-        cached = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
-        free = torch.cuda.mem_get_info(self.device)[0] + cached
-        return max(1, min(self._max_rows, int(0.7 * free / row)))
+        return max(1, min(self._max_rows, int(0.7 * free_memory(self.device) / row)))
 
     # ---- learning --------------------------------------------------------------------------------------------------
 
@@ -262,9 +265,25 @@ class EmbeddedEngine(ModelText):
         self._require_awake()
         for chosen in self.micro_batches(rows, max_rows=max_rows):
             batch = pack(rows, chosen, _width(rows), self.device)
-            with attention_plan(batch.plan):
+            layers = self._recomputed_layers(batch, max(len(rows[i].prompt) + len(rows[i].response) for i in chosen))
+            with attention_plan(batch.plan), recompute_layers(layers, offload=self.settings.recompute == "offload"):
                 hidden_1ND = self._backbone(batch.tokens_1N, batch.plan.positions_N[None])
             yield batch, self._outputs(batch, hidden_1ND[0, batch.predicts_M], temperature, entropy=entropy)
+
+    def _recomputed_layers(self, batch: PackedBatch, longest: int) -> int:
+        """Return how many layers a pass recomputes: none, all, or as many as the free memory needs."""
+        if not torch.is_grad_enabled() or self._shape is None:
+            return ALL_LAYERS if self.settings.recomputes_all else 0
+        missing = sum(p.numel() for p in self.model.parameters() if p.requires_grad and p.grad is None)
+        tokens = batch.tokens_1N.shape[1]
+        return recomputed_layers(
+            self._shape,
+            self.dtype.itemsize,
+            RECOMPUTE_SHARE * (free_memory(self.device) - 4 * missing),
+            tokens=tokens,
+            responses=len(batch.targets_M),
+            spread=len(batch.rows) * longest / tokens,
+        )
 
     def _outputs(self, batch: PackedBatch, hidden_MD: Tensor, temperature: float, *, entropy: bool) -> Outputs:
         logprobs_M = entropy_M = values_M = hidden_MD.new_zeros(len(hidden_MD), dtype=torch.float32)
