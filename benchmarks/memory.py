@@ -124,7 +124,7 @@ def estimates(shape: ModelShape, case: Case, kind: str) -> dict[str, float]:
         + writing_bytes(shape, size, prompts=PROMPTS, **writing),
         "learn": states
         + gradient_bytes(shape)
-        + activation_bytes(shape, size, recompute=case.recompute, kind=kind, **passes),
+        + activation_bytes(shape, size, recomputed=shape.layers if case.recompute else 0, kind=kind, **passes),
     }
 
 

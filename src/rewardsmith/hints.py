@@ -14,6 +14,7 @@ _SETTINGS = {
     "init of a model, path of data": "path",
     "lora.rank of the model": "lora_rank r",
     "lora.alpha of the model": "lora_alpha",
+    'lora.base = "int8" of the model': "load_in_8bit load_in_4bit quantization_bit quantization",
     "recompute of the model": "gradient_checkpointing enable_gradient_checkpointing",
     "offload of the model, which moves weights and optimizer while another model works": "param_offload",
     "optimizer.offload, which keeps the states in host memory": "optimizer_offload offload_optimizer adam_offload",

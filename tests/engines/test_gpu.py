@@ -15,6 +15,7 @@ from rewardsmith.engines import ModelSettings, OptimizerSettings
 from rewardsmith.engines.embedded import streamed_adamw
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
 from rewardsmith.engines.embedded.learner import Learner
+from rewardsmith.engines.embedded.recompute import recompute_layers, run_layer
 from rewardsmith.engines.protocol import Row, Sampling
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -84,15 +85,38 @@ def test_sleep_frees_the_device_and_wake_is_exact() -> None:
     engine.update([row], lambda out: -out.logprobs_bT.sum(), lr=1e-3)
 
 
-def test_recomputation_changes_nothing() -> None:
+def test_recomputation_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rewardsmith.engines.embedded.recompute.MIN_OFFLOADED", 1)
     norms = []
-    for recompute in (False, True):
+    for recompute in (False, True, "offload", "auto"):
         settings = ModelSettings(init="tiny-gemma3", device="cuda", dtype="float32", recompute=recompute)
         engine = EmbeddedEngine.open(settings)
         engine.learn_with(OptimizerSettings(lr=1e-3))
         rows = [Row(engine.encode(p), engine.encode_response("12" * (i + 1))) for i, p in enumerate(PROMPTS)]
         norms.append(engine.update(rows, lambda out: -out.logprobs_bT.sum(), lr=1e-3).grad_norm)
-    assert norms[0] == pytest.approx(norms[1], rel=1e-5)
+    assert norms == pytest.approx([norms[0]] * 4, rel=1e-5)
+
+
+def test_recomputed_layers_keep_their_inputs_and_offloaded_ones_nothing() -> None:
+    layers = [nn.Sequential(nn.Linear(1024, 4096), nn.GELU(), nn.Linear(4096, 1024)).cuda() for _ in range(8)]
+    kept, found = {}, {}
+    for name, options in {"all": (0, False), "inputs": (8, False), "none": (8, True)}.items():
+        before = torch.cuda.memory_allocated()
+        hidden = torch.linspace(-1, 1, 2**23, device="cuda").view(-1, 1024).requires_grad_()
+        with recompute_layers(options[0], offload=options[1]):
+            for layer in layers:
+                hidden = run_layer(layer, hidden)
+        torch.cuda.synchronize()
+        kept[name] = torch.cuda.memory_allocated() - before
+        hidden.square().sum().backward()  # type: ignore[no-untyped-call]
+        found[name] = [p.grad.clone() for layer in layers for p in layer.parameters()]  # type: ignore[union-attr]
+        for layer in layers:
+            layer.zero_grad()
+        del hidden
+    vector = 4 * 2**23
+    assert kept["all"] > kept["inputs"] + 8 * 4 * vector
+    assert kept["inputs"] - kept["none"] == pytest.approx(7 * vector, abs=1.5 * vector)
+    assert all(torch.equal(a, b) for name in ("inputs", "none") for a, b in zip(found["all"], found[name], strict=True))
 
 
 # ---- optimizer states that take less memory --------------------------------------------------------------------------

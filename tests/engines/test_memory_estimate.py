@@ -25,13 +25,14 @@ from rewardsmith.engines.memory_estimate import (
     named_shape,
     optimizer_bytes,
     weight_bytes,
+    with_adapter,
 )
 from rewardsmith.engines.model_settings import LoraSettings, ModelSettings
 from rewardsmith.engines.protocol import Row, Sampling
 from rewardsmith.learning import OptimizerSettings
 from rewardsmith.runs import memory
 
-LORA = LoraSettings(rank=4)
+LORA, INT8 = LoraSettings(rank=4), LoraSettings(rank=4, base="int8")
 
 
 def rows(group: int = 4, prompt: int = 32, answer: int = 64) -> list[Row]:
@@ -45,8 +46,10 @@ def size(tensors: list[Tensor]) -> int:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("lora", [None, LORA])
-@pytest.mark.parametrize("init", ["tiny-llama", "tiny-qwen3", "tiny-gpt2"])
+@pytest.mark.parametrize(
+    ("init", "lora"),
+    [(init, lora) for init in ("tiny-llama", "tiny-qwen3") for lora in (None, LORA, INT8)] + [("tiny-gpt2", LORA)],
+)
 def test_weights_optimizer_and_gradients_are_counted_exactly(
     init: str, lora: LoraSettings | None, dtype: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -63,7 +66,8 @@ def test_weights_optimizer_and_gradients_are_counted_exactly(
 
     monkeypatch.setattr(nn.utils, "get_total_norm", recorded)
     model.update(rows(), lambda outputs: outputs.logprobs_bT.sum(), lr=1e-3)
-    assert size(list(model.model.parameters())) == weight_bytes(shape, itemsize)
+    scales = [buffer for name, buffer in model.model.named_buffers() if name.endswith(".scale")]
+    assert size([*model.model.parameters(), *scales]) == weight_bytes(shape, itemsize)
     assert gradients == [gradient_bytes(shape)]
     learner: Any = model._learner
     counts = [one for one in learner.tensors() if one.dim() == 0]  # AdamW counts the steps of each tensor
@@ -163,7 +167,7 @@ def test_recompute_keeps_the_input_of_each_layer_and_the_rest_of_one() -> None:
     shape = named_shape("Qwen3-4B")
     assert shape is not None
     shape = replace(shape, scalar=True)  # without the logits
-    more = [activation_bytes(shape, 2, tokens=tokens, recompute=True) for tokens in (1000, 2000)]
+    more = [activation_bytes(shape, 2, tokens=tokens, recomputed=shape.layers) for tokens in (1000, 2000)]
     each = 2 * shape.hidden * (shape.layers + 2) + layer_bytes(shape, 2) + 2 * 3 * shape.intermediate
     assert more[1] - more[0] == pytest.approx(1000 * each)
     assert more[1] < activation_bytes(shape, 2, tokens=2000) / 10
@@ -176,6 +180,13 @@ def test_an_adapter_has_as_many_weights_as_peft_gives_it(targets: Any) -> None:
     adapted = architectures.attach_adapter(make_tiny("tiny-qwen2", seed=0)[0], lora, "model")
     assert shape is not None
     assert shape.adapter == sum(p.numel() for p in adapted.parameters() if p.requires_grad)
+
+
+@pytest.mark.parametrize("lora", [LORA, INT8])
+def test_an_adapter_of_a_model_that_is_not_here_is_counted_as_one_that_is(lora: LoraSettings) -> None:
+    below, shape = (model_shape(ModelSettings(init="tiny-qwen3", lora=one)) for one in (None, lora))
+    assert below is not None
+    assert with_adapter(below, lora) == shape
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,8 @@ def test_every_setting_of_a_model_has_a_fate() -> None:
     ("override", "path", "remedy"),
     [
         ("models.policy.device=cuda", "models.policy.device", "scale.device"),
+        ('models.policy.lora={base="int8"}', "models.policy.lora.base", "not quantised"),
+        ("models.policy.recompute=offload", "models.policy.recompute", "recompute = true"),
         ("models.policy.dtype=bfloat16", "models.policy.dtype", "float32"),
         ("scale.strategy=megatron", "scale.strategy", "use fsdp2"),
         ("scale.strategy=fsdp", "scale", "use fsdp2"),

@@ -4,7 +4,14 @@ from typing import Any
 
 import pytest
 
-from rewardsmith.engines.memory_estimate import GIB, gradient_bytes, named_shape, optimizer_bytes, weight_bytes
+from rewardsmith.engines.memory_estimate import (
+    GIB,
+    activation_bytes,
+    gradient_bytes,
+    named_shape,
+    optimizer_bytes,
+    weight_bytes,
+)
 from rewardsmith.errors import UserError
 from rewardsmith.recipe import Recipe, parse_recipe
 from rewardsmith.runs import memory
@@ -98,14 +105,44 @@ def test_what_cannot_fit_is_refused_and_what_may_not_is_a_warning(
 ) -> None:
     monkeypatch.setattr(memory, "local_gpus", lambda: {"cuda:0": float(gib * GIB)})
     lines: list[str] = []
+    keeps_all = {"policy": {"init": "Qwen/Qwen3-4B", "recompute": False}}
     if problem == "refused":
         with pytest.raises(UserError, match=r"need 67\.\d GiB on cuda:0, which has 60.0 GiB .*--ignore-memory"):
             check_memory(recipe(), lines.append)
         check_memory(recipe(), lines.append, ignore=True)
     else:
-        check_memory(recipe(), lines.append)
+        check_memory(recipe(keeps_all), lines.append)
     assert any(line.startswith("warning: ") for line in lines) == bool(problem)
     assert "policy: learning" in lines[0]
+
+
+def test_as_many_layers_are_recomputed_as_the_memory_needs() -> None:
+    sizes = (85, 100, 400)
+    learning = [parts(recipe(), gib)["cuda:0", "learning"] for gib in sizes]
+    assert SHAPE.layers >= learning[0].recomputed > learning[1].recomputed > learning[2].recomputed == 0
+    assert all(one.total < gib * GIB for one, gib in zip(learning, sizes, strict=True))
+    tables = [{"policy": {"init": "Qwen/Qwen3-4B", "recompute": value}} for value in (True, "offload")]
+    here, away = (parts(recipe(table))["cuda:0", "learning"].activations for table in tables)
+    assert here - away == (SHAPE.layers - 2) * 2 * SHAPE.hidden * memory.TOKENS_PER_PASS["cuda"]
+
+
+def test_a_row_that_is_longer_than_a_pass_is_alone_in_it() -> None:
+    long = {"sampling": {"max_tokens": 30_000}, "max_prompt_tokens": 100}
+    model = {"policy": {"init": "Qwen/Qwen3-4B", "recompute": True}}
+    found = parts(recipe(model, **long))["cuda:0", "learning"]
+    expected = activation_bytes(SHAPE, 2, tokens=30_100, responses=30_000, recomputed=SHAPE.layers)
+    assert found.activations == expected
+
+
+def test_answers_that_do_not_fit_at_once_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "local_gpus", lambda: {"cuda:0": 80.0 * GIB})
+    long = {"sampling": {"max_tokens": 8192}, "prompts_per_step": 32, "rollouts_per_prompt": 8}
+    lines: list[str] = []
+    check_memory(recipe({"policy": {"init": "Qwen/Qwen3-4B", "lora": {}, "rows": 256}}, **long), lines.append)
+    writing = parts(recipe({"policy": {"init": "Qwen/Qwen3-4B", "lora": {}}}, **long), 80)["cuda:0", "writing"]
+    assert 1 < writing.rows < writing.wanted == 256
+    assert writing.total < 80 * GIB
+    assert any(f"warning: {writing.rows} of 256 answers of full length" in line for line in lines)
 
 
 def test_small_models_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,7 +48,7 @@ FROZEN = '[models.frozen]\ncopy_of = "policy"\n\n[data.train]'
 # What is different from the recipe of `processes`, which has full weights and a copy of the policy as reference.
 VARIANTS = {
     "full": [],
-    "lora": [('init = "tiny-llama"', 'init = "tiny-llama"\nlora = { rank = 4 }')],
+    "lora": [('init = "tiny-llama"', 'init = "tiny-llama"\nlora = { rank = 4, base = "int8" }')],
     "critic": [("[data.train]", CRITIC), ("kl =", GAE), ("coefficient = 0.1", 'coefficient = 0.1, place = "both"')],
     "bfloat16": [
         ('init = "tiny-llama"', 'init = "tiny-llama"\ndtype = "bfloat16"'),

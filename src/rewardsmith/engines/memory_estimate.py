@@ -20,6 +20,7 @@ GIB = 2**30
 ROWS_STEP, LENGTH_STEP = {"cpu": 8, "cuda": 32}, {"cpu": 32, "cuda": 128}  # as in `embedded.generate`
 CHUNK_LOGITS = {"cpu": 2**22, "cuda": 2**28}  # as in `embedded.heads`
 PREFILL_TOKENS = 16_384
+RECOMPUTE_SHARE = 0.85  # of the free memory, that a pass may be estimated to need before layers are recomputed
 
 OptimizerStates = Literal["float32", "8bit"]
 MOMENT_BYTES: dict[OptimizerStates, float] = {"float32": 8.0, "8bit": 2.0 + 2 * 4 / 256}  # 8bit: a scale for 256
@@ -40,6 +41,8 @@ class ModelShape:
     max_length: int = 2**31
     tied: bool = True  # the output layer is the table of input embeddings
     adapter: int = 0  # weights of a LoRA adapter, in float32
+    int8: int = 0  # weights below it that are stored in 8 bits
+    int8_rows: int = 0  # of their matrices, each with a scale
     qk_norm: bool = False  # queries and keys have norms of their own, which keep their inputs
     scalar: bool = False  # a head that gives one number
     guessed: bool = False  # the files are not here: taken from the size in the name
@@ -63,27 +66,40 @@ def config_shape(config: Any, *, head: str = "language", lora: LoraSettings | No
     import torch  # noqa: PLC0415 it takes seconds
     from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification  # noqa: PLC0415
 
-    text = config.get_text_config()
     family: Any = AutoModelForCausalLM if head == "language" else AutoModelForSequenceClassification
     if head == "scalar":
         config.num_labels = 1
     with torch.device("meta"):
-        model = family.from_config(config)
-    width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+        return module_shape(family.from_config(config), lora)
+
+
+def module_shape(model: Any, lora: LoraSettings | None = None) -> ModelShape:
+    """Return the shape of a Hugging Face model that has, or will have, an adapter."""
+    from rewardsmith.engines.embedded.int8_linear import Int8Linear, is_quantisable  # noqa: PLC0415 it imports torch
+
+    text = model.config.get_text_config()
+    is_int8 = lora is not None and lora.base == "int8"
+    frozen: list[Any] = [
+        layer
+        for layer in model.base_model.modules()
+        if is_int8 and (is_quantisable(layer) or isinstance(layer, Int8Linear))
+    ]
     return ModelShape(
         parameters=sum(p.numel() for p in model.parameters()),
         layers=text.num_hidden_layers,
         hidden=text.hidden_size,
         heads=text.num_attention_heads,
         kv_heads=getattr(text, "num_key_value_heads", None) or text.num_attention_heads,
-        head_width=width,
+        head_width=getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads,
         intermediate=getattr(text, "intermediate_size", None) or 4 * text.hidden_size,
         vocabulary=text.vocab_size,
         max_length=int(getattr(text, "max_position_embeddings", None) or 2**31),
         tied=bool(getattr(text, "tie_word_embeddings", True)),
         adapter=0 if lora is None else _adapter_parameters(model, lora),
+        int8=sum(layer.weight.numel() for layer in frozen),
+        int8_rows=sum(layer.out_features for layer in frozen),
         qk_norm=any(name.endswith(".q_norm") for name, _ in model.named_modules()),
-        scalar=head == "scalar",
+        scalar=model.get_output_embeddings() is None,
     )
 
 
@@ -187,19 +203,28 @@ def model_shape(settings: ModelSettings, init: str | None = None) -> ModelShape 
     lora = "" if settings.lora is None else json.dumps(settings.lora.model_dump())
     shape = _folder_shape(name, settings.head, lora)
     if shape is None and (shape := named_shape(name, head=settings.head)) is not None and settings.lora is not None:
-        rank = settings.lora.rank
-        inner = shape.head_width * (shape.heads + shape.kv_heads)
-        each = 4 * shape.hidden + 2 * inner + 3 * (shape.hidden + shape.intermediate)
-        shape = replace(shape, adapter=shape.layers * rank * each)
+        shape = with_adapter(shape, settings.lora)
     return shape
+
+
+def with_adapter(shape: ModelShape, lora: LoraSettings) -> ModelShape:
+    """Return the shape of a Llama-like model with an adapter on all linear layers."""
+    inner = shape.head_width * (shape.heads + shape.kv_heads)
+    ends = 4 * shape.hidden + 2 * inner + 3 * (shape.hidden + shape.intermediate)  # inputs and outputs of the layers
+    shape = replace(shape, adapter=shape.layers * lora.rank * ends)
+    if lora.base != "int8":
+        return shape
+    matrices = shape.hidden * (2 * inner + 3 * shape.intermediate)
+    rows = inner + shape.kv_heads * shape.head_width + 2 * shape.hidden + 2 * shape.intermediate
+    return replace(shape, int8=shape.layers * matrices, int8_rows=shape.layers * rows)
 
 
 # ---- bytes -----------------------------------------------------------------------------------------------------------
 
 
 def weight_bytes(shape: ModelShape, itemsize: int) -> int:
-    """Return P · b, and four bytes for each weight of an adapter."""
-    return shape.parameters * itemsize + shape.adapter * 4
+    """Return P · b, one byte for what is stored in 8 bits and b for its scales; four for each weight of an adapter."""
+    return (shape.parameters - shape.int8 + shape.int8_rows) * itemsize + shape.int8 + shape.adapter * 4
 
 
 def optimizer_bytes(shape: ModelShape, itemsize: int, *, states: OptimizerStates = "float32") -> float:
@@ -220,7 +245,7 @@ def kv_token_bytes(shape: ModelShape, itemsize: int) -> int:
 
 def kv_cache_bytes(shape: ModelShape, itemsize: int, *, rows: int, length: int, kind: str = "cuda") -> int:
     """Return the cache of `rows` answers of up to `length` tokens with their prompts, as the generator allocates it."""
-    rows = -(-rows // ROWS_STEP[kind]) * ROWS_STEP[kind]
+    rows = rows if kind == "cuda" else -(-rows // ROWS_STEP[kind]) * ROWS_STEP[kind]
     length = -(-(length + 1) // LENGTH_STEP[kind]) * LENGTH_STEP[kind]
     return rows * length * kv_token_bytes(shape, itemsize)
 
@@ -245,22 +270,35 @@ def activation_bytes(
     *,
     tokens: int,
     responses: int | None = None,
-    recompute: bool = False,
+    recomputed: int = 0,
+    offload: bool = False,
     spread: float = 1.0,
     kind: str = "cuda",
 ) -> int:
     """Return what a backward pass over N tokens, of which `responses` are predicted, needs at its peak.
 
-    All layers keep theirs (`layer_bytes`); with recompute they keep their input of D numbers, and one at a time the
-    rest. The head has the logits of a chunk of tokens, and a layer three gradients of I numbers.
+    All layers keep theirs (`layer_bytes`); the first k that are recomputed keep their input of D numbers, or with
+    `offload` two of these inputs are on their way. The peak is where the head has the logits of a chunk of tokens, or a
+    layer three gradients of I numbers, when all is kept; or later, when a layer is recomputed:
+
+        (L - k) layer + k D + max(head, 3 I)   or   k D + layer + 3 I.
     """
     layer = tokens * layer_bytes(shape, itemsize, spread=spread)
-    passing = itemsize * 3 * shape.intermediate * tokens
+    passing = itemsize * (3 * shape.intermediate * tokens + (shape.hidden * shape.intermediate if shape.int8 else 0))
     head = _head_bytes(shape, itemsize, tokens if responses is None else responses, kind)
-    last = 2 * tokens * shape.hidden * itemsize
-    if recompute:
-        return int(shape.layers * shape.hidden * itemsize * tokens + last + max(head, layer + passing))
-    return int(shape.layers * layer + last + max(head, passing))
+    vectors = tokens * shape.hidden * itemsize
+    inputs = (min(2, recomputed) if offload else recomputed) * vectors
+    kept = inputs + (shape.layers - recomputed) * layer
+    return int(2 * vectors + max(kept + max(head, passing), inputs + layer + passing))
+
+
+def recomputed_layers(shape: ModelShape, itemsize: int, free: float, **a_pass: Any) -> int:
+    """Return the fewest layers to recompute for a pass to fit the free bytes; where none do, those that need least.
+
+    `a_pass` has the arguments of `activation_bytes`.
+    """
+    needs = [activation_bytes(shape, itemsize, recomputed=k, **a_pass) for k in range(shape.layers + 1)]
+    return next((k for k, need in enumerate(needs) if need <= free), needs.index(min(needs)))
 
 
 def layer_bytes(shape: ModelShape, itemsize: int, *, spread: float = 1.0) -> float:

@@ -36,6 +36,9 @@ class LoraSettings(Settings):
     targets: str | list[str] = Field(
         default="all-linear", description="which layers get one: all-linear, or a list of module names"
     )
+    base: Literal["dtype", "int8"] = Field(
+        default="dtype", description="frozen weights below the adapter: in the model's dtype, or int8, half the memory"
+    )
     init: str | None = Field(
         default=None,
         min_length=1,
@@ -76,12 +79,19 @@ class ModelSettings(Settings):
     tokens_per_pass: int | None = Field(
         default=None, ge=1, description="tokens of one pass when learning; not set: 8192 on a CPU, 16384 on a GPU"
     )
-    recompute: bool = Field(
-        default=False, description="gradient checkpointing: less memory, a third more time when learning"
+    recompute: bool | Literal["auto", "offload"] = Field(
+        default="auto",
+        description="gradient checkpointing: less memory, a third more time when learning; auto: of as many layers as a"
+        " GPU's memory needs; offload: of all, their inputs in host memory",
     )
     offload: bool = Field(
         default=False, description="move to host memory while other models with offload = true use its device"
     )
+
+    @property
+    def recomputes_all(self) -> bool:
+        """Whether every layer is recomputed in each pass."""
+        return self.recompute in (True, "offload")
 
     @property
     def offers(self) -> frozenset[str]:

@@ -12,6 +12,7 @@ from rewardsmith.config import Chosen
 from rewardsmith.console import Table
 from rewardsmith.engines.memory_estimate import (
     GIB,
+    RECOMPUTE_SHARE,
     ModelShape,
     activation_bytes,
     gradient_bytes,
@@ -19,6 +20,7 @@ from rewardsmith.engines.memory_estimate import (
     kv_token_bytes,
     model_shape,
     optimizer_bytes,
+    recomputed_layers,
     weight_bytes,
     writing_bytes,
 )
@@ -47,6 +49,9 @@ class DeviceMemory:
     optimizer: float = 0.0  # and gradients, while they are there
     cache: float = 0.0
     activations: float = 0.0
+    recomputed: int = 0  # layers that a pass recomputes to fit
+    rows: int = 0  # answers of full length that are written at a time
+    wanted: int = 0  # answers that would be, with more memory
 
     @property
     def fixed(self) -> float:
@@ -204,18 +209,17 @@ def _parts(
             if writing:
                 for name in writers:
                     settings, free = shapes.settings(name), gpus.get(device, 0.0) - needs.fixed
-                    cache, more = _writing(here[name], sizes[name], stage, settings, kind, free)
-                    needs = replace(needs, cache=needs.cache + cache, activations=max(needs.activations, more))
+                    mine = _writing(needs, here[name], sizes[name], stage, settings, free)
+                    needs = replace(mine, cache=needs.cache + mine.cache)
                 yield needs
                 continue
             passes = [
-                replace(
-                    needs,
-                    optimizer=optimizer + gradient_bytes(here[name]),
-                    activations=_activations(here[name], sizes[name], stage, shapes.settings(name), kind),
+                _learning(
+                    replace(needs, optimizer=optimizer + gradient_bytes(here[name])),
+                    here[name], sizes[name], stage, shapes.settings(name), gpus.get(device, 0.0),
                 )
                 for name in learning & active
-            ]
+            ]  # fmt: skip
             yield from sorted(passes, key=lambda one: one.total)[-1:]
 
 
@@ -225,32 +229,43 @@ def _states(shape: ModelShape, itemsize: int, optimizer: OptimizerSettings) -> f
 
 
 def _writing(
-    shape: ModelShape, itemsize: int, stage: StageModels, settings: ModelSettings, kind: str, free: float
-) -> tuple[float, float]:
-    """Return KV cache and what else writing needs; without `rows` on a GPU, as many rows as fit."""
+    needs: DeviceMemory, shape: ModelShape, itemsize: int, stage: StageModels, settings: ModelSettings, free: float
+) -> DeviceMemory:
+    """Add KV cache and what else writing needs: on a GPU as many rows as fit, at least one, and the others wait."""
+    kind = needs.device.partition(":")[0]
     prompt = min(stage.prompt_tokens, max(1, shape.max_length - stage.max_tokens))
     length = prompt + stage.max_tokens
-    rows = min(settings.rows or ROWS[kind], stage.groups * stage.group_size)
-    if kind == "cuda" and settings.rows is None and free > 0:
+    rows = wanted = min(settings.rows or ROWS[kind], stage.groups * stage.group_size)
+    if kind == "cuda" and free > 0:
         rows = max(1, min(rows, int(KV_SHARE * free / (kv_token_bytes(shape, itemsize) * length))))
     cache = kv_cache_bytes(shape, itemsize, rows=rows, length=length, kind=kind)
     prompts = -(-rows // stage.group_size)
     more = writing_bytes(
         shape, itemsize, rows=rows, prompt_tokens=prompt, answer_tokens=stage.max_tokens, prompts=prompts
     )
-    return cache, more
+    return replace(needs, cache=cache, activations=max(needs.activations, more), rows=rows, wanted=wanted)
 
 
-def _activations(shape: ModelShape, itemsize: int, stage: StageModels, settings: ModelSettings, kind: str) -> float:
-    """Return those of one full pass; the prompt of a group is in it once, and attention repeats it."""
-    tokens = settings.tokens_per_pass or TOKENS_PER_PASS[kind]
-    options: dict[str, Any] = {"recompute": settings.recompute, "kind": kind}
-    if not stage.writer:
-        return activation_bytes(shape, itemsize, tokens=tokens, **options)
-    shared = stage.prompt_tokens / stage.group_size + stage.max_tokens
-    tokens = min(tokens, int(stage.groups * stage.group_size * shared))
-    spread, responses = (stage.prompt_tokens + stage.max_tokens) / shared, int(tokens * stage.max_tokens / shared)
-    return activation_bytes(shape, itemsize, tokens=tokens, responses=responses, spread=spread, **options)
+def _learning(
+    needs: DeviceMemory, shape: ModelShape, itemsize: int, stage: StageModels, settings: ModelSettings, has: float
+) -> DeviceMemory:
+    """Add the activations of one full pass; the prompt of a group is in it once, and attention repeats it."""
+    kind = needs.device.partition(":")[0]
+    a_pass: dict[str, Any] = {"tokens": settings.tokens_per_pass or TOKENS_PER_PASS[kind], "kind": kind}
+    if stage.writer:
+        longest, shared = (
+            stage.prompt_tokens + stage.max_tokens,
+            stage.prompt_tokens / stage.group_size + stage.max_tokens,
+        )
+        tokens = min(a_pass["tokens"], int(stage.groups * stage.group_size * shared))
+        a_pass |= {"tokens": tokens, "responses": int(tokens * stage.max_tokens / shared), "spread": longest / shared}
+        if longest > tokens:  # a row that is longer than a pass is alone in it
+            a_pass |= {"tokens": longest, "responses": stage.max_tokens, "spread": 1.0}
+    recomputed = shape.layers if settings.recomputes_all else 0
+    if settings.recompute == "auto" and kind == "cuda" and has:
+        recomputed = recomputed_layers(shape, itemsize, RECOMPUTE_SHARE * (has - needs.fixed), **a_pass)
+    a_pass |= {"recomputed": recomputed, "offload": settings.recompute == "offload"}
+    return replace(needs, activations=activation_bytes(shape, itemsize, **a_pass), recomputed=recomputed)
 
 
 def _cluster_parts(
@@ -280,7 +295,8 @@ def _cluster_parts(
         shape, settings = known[name], shapes.settings(name)
         whole = 2 * (2 * shape.parameters / shape.layers + shape.vocabulary * shape.hidden)
         tokens = (settings.tokens_per_pass or TOKENS_PER_PASS["cuda"]) // scale.sequence_parallel
-        kept = activation_bytes(shape, 2, tokens=tokens, recompute=settings.recompute)
+        recomputed = shape.layers if settings.recomputes_all else 0
+        kept = activation_bytes(shape, 2, tokens=tokens, recomputed=recomputed)
         if scale.sequence_parallel > 1 and not shape.scalar:
             # verl's own head keeps the logits of all tokens, as they come and in float32, and their gradient.
             kept += tokens * shape.vocabulary * 10
@@ -332,12 +348,18 @@ def memory_report(parts: list[DeviceMemory], has: Mapping[str, float]) -> Table 
         return f"memory: about {', '.join(each)}"
     numbers = ("weights", "optimizer", "cache", "activations", "total")
     rows = [
-        [one.device, one.part, *(_gib(getattr(one, name)) for name in numbers), _gib(has.get(one.device, 0))]
+        [one.device, _with_note(one), *(_gib(getattr(one, name)) for name in numbers), _gib(has.get(one.device, 0))]
         for one in parts
     ]
     names = ("device", "part", "weights", "optimizer", "KV cache", "activations", "total", "device has")
     note = "Estimated from the shapes of the models; gradients are with the optimizer."
     return Table("memory", dict.fromkeys(names, "text"), rows, note)
+
+
+def _with_note(one: DeviceMemory) -> str:
+    if one.rows < one.wanted:
+        return f"{one.part}, {one.rows} of {one.wanted} answers at a time"
+    return f"{one.part}, {one.recomputed} layers recomputed" if one.recomputed else one.part
 
 
 def _gib(number: float) -> str:
@@ -354,7 +376,11 @@ def memory_problems(parts: list[DeviceMemory], has: Mapping[str, float]) -> tupl
         if room and part.fixed > room:
             refused.append(f"weights and optimizer need {_gib(part.fixed)} {where}")
         elif room and part.total > room and part.device != "cpu":
-            warned.append(f"about {_gib(part.total)} are needed {where}")
+            remedy = 'lower tokens_per_pass or rows of the model, or set its recompute = true or "offload"'
+            warned.append(f"about {_gib(part.total)} are needed {where}: {remedy}")
+        elif part.rows < part.wanted:
+            many = f"{part.rows} of {part.wanted} answers of full length are written at a time"
+            warned.append(f"{many} {where}: more of them while they are short, and the others wait")
     return refused, warned
 
 
@@ -367,7 +393,7 @@ def check_memory(recipe: Recipe, log: Callable[[str], object], *, on: str = "emb
     log(report if isinstance(report, str) else _as_text(report))
     refused, warned = memory_problems(parts, has)
     for text in warned:
-        log(f"warning: {text}: lower tokens_per_pass or rows of the model, or set its recompute = true")
+        log(f"warning: {text}")
     for text in refused if ignore else ():
         log(f"warning: {text}")
     if refused and not ignore:

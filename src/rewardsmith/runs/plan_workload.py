@@ -194,7 +194,9 @@ class WorkloadBuilder:
             settings = self.shapes.settings(model)
             tokens = settings.tokens_per_pass or TOKENS_PER_PASS[kind]
             found.append(
-                LearningModel(name, self._shape(model), forwards, trainings, steps, settings.recompute, tokens, process)
+                LearningModel(
+                    name, self._shape(model), forwards, trainings, steps, settings.recomputes_all, tokens, process
+                )
             )
         return found
 

@@ -42,6 +42,11 @@ def model_problems(models: Mapping[str, Chosen], scale: ScaleSettings) -> Iterat
         if model.offload and not scale.offload:
             message = "on a cluster, scale.offload = true moves the models that learn: set it too"
             yield Problem(f"{where}.offload", message, "true")
+        if model.recompute == "offload":
+            message = "activations stay on the GPUs of a cluster: set recompute = true"
+            yield Problem(f"{where}.recompute", message, '"offload"')
         if model.lora is not None and model.head == "scalar":
             message = "a model with a scalar head trains all its weights on a cluster: leave out lora"
             yield Problem(f"{where}.lora", message)
+        if model.lora is not None and model.lora.base != "dtype":
+            yield Problem(f"{where}.lora.base", "weights are not quantised on a cluster: leave it out", '"int8"')

@@ -95,7 +95,7 @@ def model_config(settings: ModelSettings, name: str, folder: Path | str, scale: 
     flash = scale.sequence_parallel > 1 or (not cpu and find_spec("flash_attn") is not None)
     verl.put(f"{MODEL}.override_config", {"attn_implementation": "flash_attention_2" if flash else ATTENTION})
     verl.put(f"{MODEL}.use_remove_padding", True)
-    verl.put(f"{MODEL}.enable_gradient_checkpointing", settings.recompute, f"{model}.recompute")
+    verl.put(f"{MODEL}.enable_gradient_checkpointing", settings.recomputes_all, f"{model}.recompute")
     if settings.lora is not None:
         verl.put(f"{MODEL}.lora_rank", settings.lora.rank, f"{model}.lora.rank")
         verl.put(f"{MODEL}.lora_alpha", settings.lora.alpha, f"{model}.lora.alpha")

@@ -22,6 +22,8 @@ from transformers import AutoModelForSequenceClassification
 from rewardsmith.engines.embedded.attention import ATTENTION, PackedAttention, attention_plan, consecutive
 from rewardsmith.engines.embedded.chat_template import may_end_with
 from rewardsmith.engines.embedded.heads import Head
+from rewardsmith.engines.embedded.int8_linear import dequantise_layers, is_quantisable
+from rewardsmith.engines.embedded.recompute import run_layer
 from rewardsmith.engines.model_settings import LoraSettings
 from rewardsmith.errors import UserError, listing, nearest
 
@@ -98,6 +100,17 @@ def fuse_norms(model: Any) -> None:
 
 def _rms_norm(module: Any, eps: float, hidden_states: Tensor) -> Tensor:
     return nn.functional.rms_norm(hidden_states, module.weight.shape, module.weight, eps)
+
+
+def use_run_layer(model: Any) -> bool:
+    """Let transformers run the layers of a model by `run_layer`; return whether its architecture allows that."""
+    if not model.supports_gradient_checkpointing:
+        return False
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    for module in model.modules():
+        if hasattr(module, "gradient_checkpointing"):
+            module._gradient_checkpointing_func = run_layer
+    return True
 
 
 def disable_dropout(model: nn.Module) -> None:
@@ -187,6 +200,13 @@ def attach_adapter(model: Any, settings: LoraSettings, name: str) -> Any:
     return adapted
 
 
+def check_base(model: Any, settings: LoraSettings, place: str) -> None:
+    """Raise a `UserError` for a model of which nothing can be stored in 8 bits."""
+    if settings.base == "int8" and not any(map(is_quantisable, model.base_model.modules())):
+        kind = model.config.model_type
+        raise UserError(f'{place}.base = "int8": a {kind} model has no ordinary linear layers: leave it out')
+
+
 def check_trained_adapter(settings: LoraSettings, place: str) -> None:
     """Raise a `UserError` for a trained adapter that is missing, or of another rank or alpha."""
     if settings.init is None:
@@ -209,9 +229,20 @@ def base_of(model: Any) -> Any:
 
 
 def merge_adapter(model: Any) -> Any:
-    """Return a copy of the model, its adapter merged into the weights."""
-    other = copy.deepcopy(model)
-    return other.merge_and_unload() if _is_adapted(other) else other
+    """Return a copy of the model, its adapter merged into the weights; that is done in host memory.
+
+    Under 8-bit weights it is merged into what they stand for, since that is the model that was trained.
+    """
+    if not _is_adapted(model):
+        return copy.deepcopy(model)
+    on_host = {
+        id(tensor): nn.Parameter(host, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else host
+        for tensor in (*model.parameters(), *model.buffers())
+        for host in [tensor.detach().to("cpu", copy=True)]
+    }
+    other = copy.deepcopy(model, on_host)
+    dequantise_layers(other)
+    return other.merge_and_unload()
 
 
 def adapter_is_fresh(model: Any) -> bool:

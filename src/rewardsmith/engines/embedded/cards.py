@@ -28,3 +28,9 @@ def select_device(device: str, dtype: str) -> tuple[torch.device, torch.dtype]:
 def current(device: torch.device) -> AbstractContextManager[object]:
     """Make a GPU the current one: streams, graphs and kernels that name no device belong to it."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
+def free_memory(device: torch.device) -> int:
+    """Return the bytes of a GPU that this process can still take, what torch keeps for reuse included."""
+    cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return int(torch.cuda.mem_get_info(device)[0]) + cached

@@ -16,20 +16,16 @@ Other architectures run in their own code, with our attention function (see `arc
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from rewardsmith.engines.embedded.attention import AttentionLayer, attend
 from rewardsmith.engines.embedded.kernels.gated import silu_mul
 from rewardsmith.engines.embedded.kernels.norms import add_rms_norm
 from rewardsmith.engines.embedded.kernels.rotary import rotate
+from rewardsmith.engines.embedded.recompute import run_layer
 
-# Without dropout there is no random state to keep, and saving it would break the recording of a graph.
-NOT_RANDOM: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 
 
@@ -43,8 +39,8 @@ def why_general(config: Any) -> str | None:
 class Decoder:
     """The backbone of a model of one of the `FAMILIES`; adapters on its linear layers are applied."""
 
-    def __init__(self, backbone: Any, *, recompute: bool = False) -> None:
-        self._backbone, self._recompute = backbone, recompute
+    def __init__(self, backbone: Any) -> None:
+        self._backbone = backbone
         self._layers = [DecoderLayer(layer, backbone.config) for layer in backbone.layers]
 
     def forward(self, tokens_N: Tensor, positions_N: Tensor) -> Tensor:
@@ -52,11 +48,9 @@ class Decoder:
         backbone = self._backbone
         residual_ND: Tensor = backbone.embed_tokens(tokens_N)
         cos_1ND, sin_1ND = backbone.rotary_emb(residual_ND, position_ids=positions_N[None])
-        recompute = self._recompute and torch.is_grad_enabled()
         last_ND: Tensor | None = None
         for layer in self._layers:
-            run = partial(checkpoint, layer.forward, **NOT_RANDOM) if recompute else layer.forward
-            residual_ND, last_ND = run(residual_ND, last_ND, cos_1ND[0], sin_1ND[0])
+            residual_ND, last_ND = run_layer(layer.forward, residual_ND, last_ND, cos_1ND[0], sin_1ND[0])
         hidden_ND, _ = add_rms_norm(residual_ND, last_ND, *_norm(backbone.norm))
         return hidden_ND
 

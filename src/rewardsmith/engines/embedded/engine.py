@@ -17,9 +17,9 @@ from torch.nn.utils import get_total_norm
 
 from rewardsmith.engines.embedded import architectures
 from rewardsmith.engines.embedded.attention import attention_plan
-from rewardsmith.engines.embedded.cards import current, select_device
+from rewardsmith.engines.embedded.cards import current, free_memory, select_device
 from rewardsmith.engines.embedded.decode_state import DecodeState
-from rewardsmith.engines.embedded.decoder import NOT_RANDOM, Decoder, why_general
+from rewardsmith.engines.embedded.decoder import Decoder, why_general
 from rewardsmith.engines.embedded.generate import (
     ROWS_STEP,
     Completion,
@@ -44,6 +44,8 @@ from rewardsmith.engines.embedded.loading import (
 from rewardsmith.engines.embedded.model_files import quiet
 from rewardsmith.engines.embedded.model_text import ModelText
 from rewardsmith.engines.embedded.packing import PackedBatch, micro_batches, pack
+from rewardsmith.engines.embedded.recompute import recompute_layers
+from rewardsmith.engines.memory_estimate import RECOMPUTE_SHARE, module_shape, recomputed_layers
 from rewardsmith.engines.model_settings import ModelSettings
 from rewardsmith.engines.protocol import Loss, Meter, OptimizerStep, Outputs, Row, Sampling, Tick, no_tick
 from rewardsmith.errors import UserError
@@ -54,6 +56,7 @@ MAX_ROWS = {"cpu": 256, "cuda": 1024}
 CACHE_SHARE = 0.85  # of the free GPU memory, for keys and values
 TOKENS_PER_PASS = {"cpu": 8_192, "cuda": 16_384}
 LEARNER_FILE = "learner.safetensors"
+ALL_LAYERS = 2**31
 
 
 class EmbeddedEngine(ModelText):
@@ -68,15 +71,18 @@ class EmbeddedEngine(ModelText):
         if self.stop_ids != loaded.stop_ids and getattr(self.model, "generation_config", None) is not None:
             self.model.generation_config.eos_token_id = list(self.stop_ids)  # servers stop where we stop
         self.why_general = why_general(self.model.config)
-        self._decoder = None if self.why_general else Decoder(self.model.base_model, recompute=settings.recompute)
+        self._decoder = None if self.why_general else Decoder(self.model.base_model)
         with quiet(), current(self.device):
             architectures.check_architecture(self.model, self._backbone, name)
             architectures.fuse_norms(self.model)
         if settings.head == "scalar":
             architectures.configure_scalar_head(self.model, self.tokenizer, settings.template)
         self.padding = self.model.config.get_text_config().pad_token_id
-        if settings.recompute:
-            self.model.gradient_checkpointing_enable(NOT_RANDOM)
+        adapts = settings.recompute == "auto" and self.device.type == "cuda"
+        self._shape = module_shape(self.model, settings.lora) if adapts else None
+        if (adapts or settings.recomputes_all) and not architectures.use_run_layer(self.model) and not adapts:
+            kind = self.model.config.model_type
+            raise UserError(f"models.{name}.recompute: transformers cannot recompute the layers of a {kind} model")
         if settings.lora is not None:
             self.model = architectures.attach_adapter(self.model, settings.lora, name)
             if settings.lora.init is not None:
@@ -208,8 +214,7 @@ class EmbeddedEngine(ModelText):
         heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         block = 2 * config.num_hidden_layers * heads * width * self.dtype.itemsize * cache_blocks.BLOCK_TOKENS
-        cached = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
-        free = torch.cuda.mem_get_info(self.device)[0] + cached
+        free = free_memory(self.device)
         one = math.ceil(length / cache_blocks.BLOCK_TOKENS)
         fitting = int(CACHE_SHARE * free / block) - 1  # one belongs to no row
         if fitting < one:
@@ -305,9 +310,25 @@ class EmbeddedEngine(ModelText):
         self._require_awake()
         for chosen in self.micro_batches(rows, max_rows=max_rows):
             batch = pack(rows, chosen, _width(rows), self.device)
-            with attention_plan(batch.plan):
+            layers = self._recomputed_layers(batch, max(len(rows[i].prompt) + len(rows[i].response) for i in chosen))
+            with attention_plan(batch.plan), recompute_layers(layers, offload=self.settings.recompute == "offload"):
                 hidden_ND = self._backbone(batch.tokens_N, batch.plan.positions_N)
             yield batch, self._outputs(batch, hidden_ND[batch.predicts_M], temperature, entropy=entropy)
+
+    def _recomputed_layers(self, batch: PackedBatch, longest: int) -> int:
+        """Return how many layers a pass recomputes: none, all, or as many as the free memory needs."""
+        if not torch.is_grad_enabled() or self._shape is None:
+            return ALL_LAYERS if self.settings.recomputes_all else 0
+        missing = sum(p.numel() for p in self.model.parameters() if p.requires_grad and p.grad is None)
+        tokens = len(batch.tokens_N)
+        return recomputed_layers(
+            self._shape,
+            self.dtype.itemsize,
+            RECOMPUTE_SHARE * (free_memory(self.device) - 4 * missing),
+            tokens=tokens,
+            responses=len(batch.targets_M),
+            spread=len(batch.rows) * longest / tokens,
+        )
 
     def _outputs(self, batch: PackedBatch, hidden_MD: Tensor, temperature: float, *, entropy: bool) -> Outputs:
         logprobs_M = entropy_M = values_M = hidden_MD.new_zeros(len(hidden_MD), dtype=torch.float32)

@@ -27,6 +27,7 @@ from rewardsmith.engines.embedded import architectures
 from rewardsmith.engines.embedded.attention import ATTENTION
 from rewardsmith.engines.embedded.cards import current, select_device
 from rewardsmith.engines.embedded.chat_template import require_chat_template, with_chat_template
+from rewardsmith.engines.embedded.int8_linear import quantise_layers
 from rewardsmith.engines.embedded.model_files import ModelFolder, quiet
 from rewardsmith.engines.embedded.tiny import TINY, make_tiny, tiny_config
 from rewardsmith.engines.model_settings import ModelSettings
@@ -65,6 +66,9 @@ def load_model(settings: ModelSettings, *, seed: int = 0) -> LoadedModel:
                 nn.init.zeros_(model.score.weight)
             tokenizer = folder.tokenizer(config)
             folder.fit_tokenizer(model, tokenizer)
+        if settings.lora is not None and settings.lora.base == "int8":
+            architectures.check_base(model, settings.lora, "lora")
+            quantise_layers(model, device)  # before it is moved: the device never holds the weights as they were
         model.to(device)
     model.config.get_text_config().use_cache = False
     architectures.disable_dropout(model)
@@ -111,6 +115,7 @@ def check_model(settings: ModelSettings, name: str, *, chat: bool = True) -> Mod
             family = AutoModelForCausalLM if settings.head == "language" else AutoModelForSequenceClassification
             with quiet(), torch.device("meta"):
                 model = family.from_config(config)  # type: ignore[no-untyped-call]
+            architectures.check_base(model, settings.lora, f"{where}.lora")
             architectures.attach_adapter(model, settings.lora, name)
     except UserError as error:
         if str(error).startswith(where):
