@@ -70,8 +70,8 @@ class EmbeddedEngine(ModelText):
         self.model: Any = loaded.model
         if self.stop_ids != loaded.stop_ids and getattr(self.model, "generation_config", None) is not None:
             self.model.generation_config.eos_token_id = list(self.stop_ids)  # servers stop where we stop
-        self.why_general = why_general(self.model.config)
-        self._decoder = None if self.why_general else Decoder(self.model.base_model)
+        self._why_general = why_general(self.model.config)
+        self._decoder = None if self._why_general else Decoder(self.model.base_model)
         with quiet(), current(self.device):
             architectures.check_architecture(self.model, self._backbone, name)
             architectures.fuse_norms(self.model)
@@ -85,6 +85,7 @@ class EmbeddedEngine(ModelText):
             raise UserError(f"models.{name}.recompute: transformers cannot recompute the layers of a {kind} model")
         if settings.lora is not None:
             self.model = architectures.attach_adapter(self.model, settings.lora, name)
+            self._decoder = None if self._why_general else Decoder(architectures.base_of(self.model).base_model)
             if settings.lora.init is not None:
                 architectures.check_trained_adapter(settings.lora, f"models.{name}.lora")
                 restore_weights(self.model, Path(settings.lora.init), adapter=True)
@@ -119,6 +120,11 @@ class EmbeddedEngine(ModelText):
         architectures.cast_parameters(model, dtype)
         model.requires_grad_(True)  # an adapter had frozen the weights
         return EmbeddedEngine(LoadedModel(model, self.tokenizer, device, dtype, self.stop_ids), settings, name=name)
+
+    @property
+    def forward_pass(self) -> str:
+        """Whose code runs the layers of the model, and why."""
+        return f"transformers' layers: {self._why_general}" if self._why_general else "fused layers"
 
     @property
     def max_length(self) -> int:
