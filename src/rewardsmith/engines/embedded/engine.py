@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from rewardsmith.engines.embedded.attention import attention_plan
 from rewardsmith.engines.embedded.cards import current, free_memory, select_device
 from rewardsmith.engines.embedded.generate import LENGTH_STEP, Completion, GenerationRequest, Generator, StopRule
 from rewardsmith.engines.embedded.heads import Head
+from rewardsmith.engines.embedded.host_memory import HostOffload
 from rewardsmith.engines.embedded.learner import Learner
 from rewardsmith.engines.embedded.loading import (
     LoadedModel,
@@ -177,7 +178,9 @@ class EmbeddedEngine(ModelText):
         heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         row = 2 * config.num_hidden_layers * heads * width * self.dtype.itemsize * (length + LENGTH_STEP["cuda"])
-        return max(1, min(self._max_rows, int(0.7 * free_memory(self.device) / row)))
+        cached = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
+        free = torch.cuda.mem_get_info(self.device)[0] + cached
+        return max(1, min(self._max_rows, int(0.7 * free / row)))
 
     # ---- learning --------------------------------------------------------------------------------------------------
 
@@ -265,24 +268,24 @@ class EmbeddedEngine(ModelText):
         self._require_awake()
         for chosen in self.micro_batches(rows, max_rows=max_rows):
             batch = pack(rows, chosen, _width(rows), self.device)
-            layers = self._recomputed_layers(batch, max(len(rows[i].prompt) + len(rows[i].response) for i in chosen))
+            layers = self._recomputed_layers(batch, [rows[i] for i in chosen])
             with attention_plan(batch.plan), recompute_layers(layers, offload=self.settings.recompute == "offload"):
                 hidden_1ND = self._backbone(batch.tokens_1N, batch.plan.positions_N[None])
             yield batch, self._outputs(batch, hidden_1ND[0, batch.predicts_M], temperature, entropy=entropy)
 
-    def _recomputed_layers(self, batch: PackedBatch, longest: int) -> int:
+    def _recomputed_layers(self, batch: PackedBatch, rows: Sequence[Row]) -> int:
         """Return how many layers a pass recomputes: none, all, or as many as the free memory needs."""
         if not torch.is_grad_enabled() or self._shape is None:
             return ALL_LAYERS if self.settings.recomputes_all else 0
         missing = sum(p.numel() for p in self.model.parameters() if p.requires_grad and p.grad is None)
-        tokens = batch.tokens_1N.shape[1]
+        tokens = len(batch.plan.positions_N)
         return recomputed_layers(
             self._shape,
             self.dtype.itemsize,
             RECOMPUTE_SHARE * (free_memory(self.device) - 4 * missing),
             tokens=tokens,
             responses=len(batch.targets_M),
-            spread=len(batch.rows) * longest / tokens,
+            spread=sum(len(row.prompt) + len(row.response) for row in rows) / tokens,
         )
 
     def _outputs(self, batch: PackedBatch, hidden_MD: Tensor, temperature: float, *, entropy: bool) -> Outputs:
@@ -370,39 +373,6 @@ class EmbeddedEngine(ModelText):
                 digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
             self._digest = base.hexdigest() + (f"+{lora.hexdigest()}" if self.settings.lora else "")
         return self._digest if adapter else self._digest.partition("+")[0]
-
-
-class HostOffload:
-    """Host memory for the tensors of one model, page-locked and kept: locking pages takes longer than copying them."""
-
-    def __init__(self) -> None:
-        self._buffers: dict[int, Tensor] = {}
-
-    def to_host(self, tensors: Iterable[Tensor], *, unchanged: bool = False) -> None:
-        """Move tensors off the device; each keeps its identity. `unchanged` since the last call: copy nothing."""
-        moving = _distinct(tensors)
-        for tensor in moving:
-            buffer = self._buffers.get(id(tensor))
-            if buffer is None or buffer.shape != tensor.shape or buffer.dtype != tensor.dtype:
-                buffer = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-            elif unchanged:
-                continue
-            self._buffers[id(tensor)] = buffer.copy_(tensor.detach(), non_blocking=True)
-        torch.cuda.synchronize()
-        for tensor in moving:
-            tensor.data = self._buffers[id(tensor)]
-        self._buffers = {id(tensor): self._buffers[id(tensor)] for tensor in moving}
-
-    def to_device(self, tensors: Iterable[Tensor], device: torch.device) -> None:
-        """Move tensors back to the device; their host memory stays reserved."""
-        for tensor in _distinct(tensors):
-            tensor.data = tensor.data.to(device, non_blocking=True)
-        torch.cuda.synchronize()
-
-
-def _distinct(tensors: Iterable[Tensor]) -> list[Tensor]:
-    """Return each tensor once: weights may be tied."""
-    return list({id(tensor): tensor for tensor in tensors}.values())
 
 
 def _width(rows: Sequence[Row]) -> int:
