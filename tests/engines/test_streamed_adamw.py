@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from rewardsmith.engines import ModelSettings, OptimizerSettings
-from rewardsmith.engines.embedded import streamed_adamw
+from rewardsmith.engines.embedded import host_memory, streamed_adamw
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
 from rewardsmith.engines.embedded.learner import Learner
 from rewardsmith.engines.embedded.streamed_adamw import BLOCK, dequantise, quantise
@@ -84,12 +84,12 @@ def test_a_run_may_go_on_with_states_elsewhere(small_pieces: None) -> None:
 
 
 def test_states_that_the_host_has_no_room_for_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert streamed_adamw.free_host_memory() > 2**20
+    assert host_memory.free_host_memory() > 2**20
     files = {"memory.max": "1000000", "memory.current": "999000", "memory.stat": "anon 5\nactive_file 9000"}
     for name, text in files.items():
         (tmp_path / name).write_text(f"{text}\n")
-    monkeypatch.setattr(streamed_adamw, "CGROUP", tmp_path)
-    assert streamed_adamw.free_host_memory() == 10**4
+    monkeypatch.setattr(host_memory, "CGROUP", tmp_path)
+    assert host_memory.free_host_memory() == 10**4
     moved(torch.float32, 0, states="8bit")
     with pytest.raises(UserError, match=r"optimizer\.offload = true needs 0\.0 GiB of host memory"):
         moved(torch.float32, 0, offload=True)

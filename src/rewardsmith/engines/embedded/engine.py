@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+<<<<<<< HEAD
 import math
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+=======
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+>>>>>>> memory17
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -30,8 +34,12 @@ from rewardsmith.engines.embedded.generate import (
     round_up,
 )
 from rewardsmith.engines.embedded.heads import Head
+<<<<<<< HEAD
+from rewardsmith.engines.embedded.host_memory import HostOffload
 from rewardsmith.engines.embedded.kernels import cache_blocks
 from rewardsmith.engines.embedded.kv_cache import CachePlaces
+=======
+>>>>>>> memory17
 from rewardsmith.engines.embedded.learner import Learner
 from rewardsmith.engines.embedded.loading import (
     LoadedModel,
@@ -219,6 +227,7 @@ class EmbeddedEngine(ModelText):
         config = architectures.base_of(self.model).config.get_text_config()
         heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+<<<<<<< HEAD
         block = 2 * config.num_hidden_layers * heads * width * self.dtype.itemsize * cache_blocks.BLOCK_TOKENS
         free = free_memory(self.device)
         one = math.ceil(length / cache_blocks.BLOCK_TOKENS)
@@ -229,6 +238,12 @@ class EmbeddedEngine(ModelText):
                 f" {free / 2**30:.1f} GiB are free on {self.device}: lower max_tokens, or free memory"
             )
         return 1 + min(rows * one, fitting)
+=======
+        row = 2 * config.num_hidden_layers * heads * width * self.dtype.itemsize * (length + LENGTH_STEP["cuda"])
+        cached = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
+        free = torch.cuda.mem_get_info(self.device)[0] + cached
+        return max(1, min(self._max_rows, int(0.7 * free / row)))
+>>>>>>> memory17
 
     # ---- learning --------------------------------------------------------------------------------------------------
 
@@ -316,24 +331,28 @@ class EmbeddedEngine(ModelText):
         self._require_awake()
         for chosen in self.micro_batches(rows, max_rows=max_rows):
             batch = pack(rows, chosen, _width(rows), self.device)
-            layers = self._recomputed_layers(batch, max(len(rows[i].prompt) + len(rows[i].response) for i in chosen))
+            layers = self._recomputed_layers(batch, [rows[i] for i in chosen])
             with attention_plan(batch.plan), recompute_layers(layers, offload=self.settings.recompute == "offload"):
                 hidden_ND = self._backbone(batch.tokens_N, batch.plan.positions_N)
             yield batch, self._outputs(batch, hidden_ND[batch.predicts_M], temperature, entropy=entropy)
 
-    def _recomputed_layers(self, batch: PackedBatch, longest: int) -> int:
+    def _recomputed_layers(self, batch: PackedBatch, rows: Sequence[Row]) -> int:
         """Return how many layers a pass recomputes: none, all, or as many as the free memory needs."""
         if not torch.is_grad_enabled() or self._shape is None:
             return ALL_LAYERS if self.settings.recomputes_all else 0
         missing = sum(p.numel() for p in self.model.parameters() if p.requires_grad and p.grad is None)
+<<<<<<< HEAD
         tokens = len(batch.tokens_N)
+=======
+        tokens = len(batch.plan.positions_N)
+>>>>>>> memory17
         return recomputed_layers(
             self._shape,
             self.dtype.itemsize,
             RECOMPUTE_SHARE * (free_memory(self.device) - 4 * missing),
             tokens=tokens,
             responses=len(batch.targets_M),
-            spread=len(batch.rows) * longest / tokens,
+            spread=sum(len(row.prompt) + len(row.response) for row in rows) / tokens,
         )
 
     def _outputs(self, batch: PackedBatch, hidden_MD: Tensor, temperature: float, *, entropy: bool) -> Outputs:
@@ -426,39 +445,6 @@ class EmbeddedEngine(ModelText):
                 digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
             self._digest = base.hexdigest() + (f"+{lora.hexdigest()}" if self.settings.lora else "")
         return self._digest if adapter else self._digest.partition("+")[0]
-
-
-class HostOffload:
-    """Host memory for the tensors of one model, page-locked and kept: locking pages takes longer than copying them."""
-
-    def __init__(self) -> None:
-        self._buffers: dict[int, Tensor] = {}
-
-    def to_host(self, tensors: Iterable[Tensor], *, unchanged: bool = False) -> None:
-        """Move tensors off the device; each keeps its identity. `unchanged` since the last call: copy nothing."""
-        moving = _distinct(tensors)
-        for tensor in moving:
-            buffer = self._buffers.get(id(tensor))
-            if buffer is None or buffer.shape != tensor.shape or buffer.dtype != tensor.dtype:
-                buffer = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-            elif unchanged:
-                continue
-            self._buffers[id(tensor)] = buffer.copy_(tensor.detach(), non_blocking=True)
-        torch.cuda.synchronize()
-        for tensor in moving:
-            tensor.data = self._buffers[id(tensor)]
-        self._buffers = {id(tensor): self._buffers[id(tensor)] for tensor in moving}
-
-    def to_device(self, tensors: Iterable[Tensor], device: torch.device) -> None:
-        """Move tensors back to the device; their host memory stays reserved."""
-        for tensor in _distinct(tensors):
-            tensor.data = tensor.data.to(device, non_blocking=True)
-        torch.cuda.synchronize()
-
-
-def _distinct(tensors: Iterable[Tensor]) -> list[Tensor]:
-    """Return each tensor once: weights may be tied."""
-    return list({id(tensor): tensor for tensor in tensors}.values())
 
 
 def _width(rows: Sequence[Row]) -> int:

@@ -63,8 +63,11 @@ def run_layer(function: Callable[..., T], *inputs: Any) -> T:
 
 
 def _to_host(tensor: Tensor) -> Any:
-    """Copy a tensor to page-locked memory while the device goes on; it is freed there when the copy is done."""
-    if not tensor.is_cuda or tensor.numel() < MIN_OFFLOADED:
+    """Copy a tensor to page-locked memory while the device goes on; it is freed there when the copy is done.
+
+    What has no gradient stays: all layers share it, as they do the angles of the rotary embedding.
+    """
+    if not tensor.is_cuda or not tensor.requires_grad or tensor.numel() < MIN_OFFLOADED:
         return tensor
     stream = _copy_stream(tensor.device)
     stream.wait_stream(torch.cuda.current_stream(tensor.device))

@@ -7,16 +7,15 @@ runs there, and the states are written back. So host memory changes no number, a
 from __future__ import annotations
 
 import math
-import weakref
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
+from rewardsmith.engines.embedded.host_memory import HostBlock, free_host_memory
 from rewardsmith.errors import UserError
 from rewardsmith.learning import OptimizerSettings
 
@@ -24,7 +23,6 @@ PIECE = 1 << 22  # elements that are moved at a time: 16 MiB for each float32 te
 BLOCK = 256  # elements of 8-bit moments that share a scale
 MIN_QUANTISED = 4096  # moments of smaller parameters stay in float32: they take no memory to speak of
 MOMENTS = ("exp_avg", "exp_avg_sq")
-CGROUP = Path("/sys/fs/cgroup")  # of the container that this process is in
 
 
 def decay_of(parameter: Tensor, settings: OptimizerSettings) -> float:
@@ -61,22 +59,14 @@ class StreamedAdamW:
         if not self._settings.offload:
             where = self._device
             return {name: torch.empty(shape, dtype=dtype, device=where) for name, (shape, dtype) in shapes.items()}
-        starts, total = {}, 0
-        for name, (shape, dtype) in shapes.items():
-            starts[name] = total
-            total += -(-shape.numel() * dtype.itemsize // BLOCK) * BLOCK  # aligned
+        total = HostBlock.size(shapes.values())
         if total > (free := free_host_memory()):
             raise UserError(
                 f"optimizer.offload = true needs {total / 2**30:.1f} GiB of host memory, and {free / 2**30:.1f} GiB are"
                 ' free: set states = "8bit" too, which needs half of it or less, or train an adapter (lora)'
             )
-        memory = torch.empty(total, dtype=torch.uint8)
-        if self._device.type == "cuda":
-            _lock_pages(self, memory)
-        ends = {name: starts[name] + shape.numel() * dtype.itemsize for name, (shape, dtype) in shapes.items()}
-        return {
-            name: memory[starts[name] : ends[name]].view(dtype).view(shape) for name, (shape, dtype) in shapes.items()
-        }
+        self._block = HostBlock(shapes, lock=self._device.type == "cuda")
+        return self._block.tensors
 
     def step(self, lr: float) -> None:
         """Move the weights along their gradients."""
@@ -200,31 +190,6 @@ def load_tensors(own: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> None
     with torch.no_grad():
         for name, tensor in saved.items():
             own[name].copy_(tensor)
-
-
-def free_host_memory() -> float:
-    """Return the bytes of host memory that this process may still take; infinite where that is not known."""
-    free = math.inf
-    with suppress(OSError, ValueError, IndexError):  # not Linux
-        found = Path("/proc/meminfo").read_text(encoding="ascii").split("MemAvailable:")[1]
-        free = 1024 * int(found.split()[0])
-    with suppress(OSError, ValueError):  # no container, or one without a limit
-        limit, used = (int((CGROUP / name).read_text()) for name in ("memory.max", "memory.current"))
-        kinds = dict(line.split() for line in (CGROUP / "memory.stat").read_text().splitlines())
-        cached = sum(int(kinds.get(name, 0)) for name in ("active_file", "inactive_file"))  # given back when needed
-        free = min(free, limit - used + cached)
-    return free
-
-
-def _lock_pages(owner: object, memory: Tensor) -> None:
-    """Let the device copy to and from host memory by itself, as long as `owner` lives.
-
-    torch's own page-locked memory is rounded up to a power of two, which for one large block may be twice as much.
-    """
-    runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-    if runtime.cudaHostRegister(memory.data_ptr(), memory.nbytes, 0) == runtime.cudaError.success:
-        # The arguments keep the memory until it is unlocked.
-        weakref.finalize(owner, lambda locked: runtime.cudaHostUnregister(locked.data_ptr()), memory)
 
 
 # ---- 8 bits ----------------------------------------------------------------------------------------------------------
