@@ -50,6 +50,8 @@ from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, Pr
 from transformers.utils.logging import disable_progress_bar
 from workload import SPECIAL, Figures, Workload, figures_from_json, word
 
+from rewardsmith.runs.step_time import GPUS
+
 HERE = Path(__file__).parent
 Result = list[Figures] | str
 """What a side measured, or in a word why there is nothing."""
@@ -94,18 +96,6 @@ SHAPES: dict[str, Callable[[], PreTrainedConfig]] = {
     "smollm2-135m": lambda: llama(hidden=576, layers=30, heads=9, kv_heads=3, ffn=1536, vocabulary=49152),
     "qwen3-0.6b": lambda: qwen3(hidden=1024, ffn=3072),
     "qwen3-1.7b": lambda: qwen3(hidden=2048, ffn=6144),
-}
-
-# Dense bfloat16 FLOP/s by the vendor's data sheet; the first name that the GPU's name contains counts.
-PEAK_FLOPS = {
-    "B200": 2250e12,
-    "H200": 989e12,
-    "H100 PCIe": 756e12,
-    "H100": 989e12,
-    "A100": 312e12,
-    "L40S": 362e12,
-    "RTX 4090": 165e12,
-    "L4": 121e12,
 }
 
 
@@ -191,10 +181,11 @@ def update_flops(config: PreTrainedConfig, rows: int, tokens: float) -> float:
 
 
 def peak_flops(device: str, dtype: str) -> float | None:
-    """Return the peak of this GPU by its name, where it is known."""
-    if dtype != "bfloat16":
+    """Return the dense bfloat16 peak of this GPU by its data sheet; those of PCIe cards are lower, and not known."""
+    name = device.lower().replace(" ", "")
+    if dtype != "bfloat16" or "pcie" in name:
         return None
-    return next((peak for name, peak in PEAK_FLOPS.items() if name in device), None)
+    return next((gpu.flops for key, gpu in GPUS.items() if key.partition("-")[0] in name), None)
 
 
 def rows(figures: Figures, flops: float, peak: float | None) -> list[tuple[float | None, bool]]:
