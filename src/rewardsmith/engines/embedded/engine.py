@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-<<<<<<< HEAD
 import math
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-=======
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
->>>>>>> memory17
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -34,12 +30,9 @@ from rewardsmith.engines.embedded.generate import (
     round_up,
 )
 from rewardsmith.engines.embedded.heads import Head
-<<<<<<< HEAD
 from rewardsmith.engines.embedded.host_memory import HostOffload
 from rewardsmith.engines.embedded.kernels import cache_blocks
 from rewardsmith.engines.embedded.kv_cache import CachePlaces
-=======
->>>>>>> memory17
 from rewardsmith.engines.embedded.learner import Learner
 from rewardsmith.engines.embedded.loading import (
     LoadedModel,
@@ -227,7 +220,6 @@ class EmbeddedEngine(ModelText):
         config = architectures.base_of(self.model).config.get_text_config()
         heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-<<<<<<< HEAD
         block = 2 * config.num_hidden_layers * heads * width * self.dtype.itemsize * cache_blocks.BLOCK_TOKENS
         free = free_memory(self.device)
         one = math.ceil(length / cache_blocks.BLOCK_TOKENS)
@@ -238,12 +230,6 @@ class EmbeddedEngine(ModelText):
                 f" {free / 2**30:.1f} GiB are free on {self.device}: lower max_tokens, or free memory"
             )
         return 1 + min(rows * one, fitting)
-=======
-        row = 2 * config.num_hidden_layers * heads * width * self.dtype.itemsize * (length + LENGTH_STEP["cuda"])
-        cached = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
-        free = torch.cuda.mem_get_info(self.device)[0] + cached
-        return max(1, min(self._max_rows, int(0.7 * free / row)))
->>>>>>> memory17
 
     # ---- learning --------------------------------------------------------------------------------------------------
 
@@ -341,11 +327,7 @@ class EmbeddedEngine(ModelText):
         if not torch.is_grad_enabled() or self._shape is None:
             return ALL_LAYERS if self.settings.recomputes_all else 0
         missing = sum(p.numel() for p in self.model.parameters() if p.requires_grad and p.grad is None)
-<<<<<<< HEAD
         tokens = len(batch.tokens_N)
-=======
-        tokens = len(batch.plan.positions_N)
->>>>>>> memory17
         return recomputed_layers(
             self._shape,
             self.dtype.itemsize,
