@@ -5,7 +5,6 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor
-from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from rewardsmith.engines.embedded.kernels import INTERPRETED
 from rewardsmith.engines.embedded.kernels.norms import add_rms_norm
@@ -45,11 +44,14 @@ def test_a_row_of_zeros_is_zero_and_has_a_finite_gradient(place: tuple[str, torc
     torch.testing.assert_close(gradient, torch.full_like(x, 1e3))  # 1 / sqrt(eps)
 
 
+@pytest.mark.skipif(INTERPRETED, reason="importing transformers takes seconds")
 def test_it_is_the_norm_of_transformers(randn: Callable[..., Tensor], place: tuple[str, torch.dtype]) -> None:
+    from transformers.models.llama.modeling_llama import LlamaRMSNorm
+
     x, delta, weight = randn(9, 576), randn(9, 576), randn(576)
     theirs = LlamaRMSNorm(576, 1e-5).to(*place)
     theirs.weight.data = weight.data
     normed, total = add_rms_norm(x, delta, weight, 1e-5)
-    bound = BOUNDS[place[1]] if place[0] == "cuda" or INTERPRETED else 0.0
-    torch.testing.assert_close(total, x + delta, rtol=bound, atol=0.0)
-    torch.testing.assert_close(normed, theirs(x + delta), rtol=2 * bound, atol=0.0)
+    bound = BOUNDS[place[1]] if place[0] == "cuda" else 0.0
+    torch.testing.assert_close(total, x + delta, rtol=0.0, atol=0.0)
+    torch.testing.assert_close(normed, theirs(x + delta), rtol=bound, atol=0.0)

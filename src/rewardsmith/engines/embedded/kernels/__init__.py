@@ -33,7 +33,7 @@ def jit(kernel: Any) -> Any:
     return kernel if triton is None else triton.jit(kernel, do_not_specialize=["n"])
 
 
-def launch(kernel: Any, grid: tuple[int, ...], x: Tensor, *arguments: Any, **constants: Any) -> None:
+def launch(kernel: Any, grid: tuple[int, ...], x: Tensor, /, *arguments: Any, **constants: Any) -> None:
     """Run a kernel on the GPU of its first argument, which need not be the current one; an empty grid is no work."""
     if 0 not in grid:
         with torch.cuda.device_of(x):

@@ -128,7 +128,6 @@ def _backward(
             dx += tl.load(by_sum + row * D + d, inside, other=0.0).to(tl.float32)
         tl.store(by_input + row * D + d, dx, inside)
         if WEIGHT:
-            rounded = x.to(total.dtype.element_ty).to(tl.float32)
-            summed += tl.sum(dy * rounded, 0, keep_dims=True)
+            summed += tl.sum(dy * x, 0, keep_dims=True)
     if WEIGHT:
         tl.store(by_weight + tl.program_id(0) * D + d, summed, d < D)
