@@ -97,7 +97,7 @@ def _attend(
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
     layer = AttentionLayer(int(module.layer_idx), scale, sliding_window, softcap)
     out_NHD = attend(layer, *(x.transpose(1, 2).flatten(0, 1) for x in (query, key, value)))
-    return out_NHD.unflatten(0, (query.shape[0], query.shape[2])), None
+    return out_NHD.view(query.shape[0], query.shape[2], *out_NHD.shape[1:]), None
 
 
 AttentionInterface.register(ATTENTION, _attend)
@@ -138,9 +138,10 @@ class PackedAttention:
         if repeats is not None:
             k, v = repeats.apply(k), repeats.apply(v)
         left = -1 if layer.window is None else layer.window - 1
-        out: Tensor = varlen_attn(
+        out = varlen_attn(
             q, k, v, starts_q, starts_k, longest_q, longest_k, scale=layer.scale, window_size=(left, 0), **_GROUPED
         )
+        assert isinstance(out, Tensor)  # and no pair: nothing else was requested
         return out
 
     @cached_property
@@ -148,9 +149,7 @@ class PackedAttention:
         ends = np.maximum.accumulate(self._tokens[np.cumsum(self._lengths) - 1]) + 1
         new = np.diff(ends, prepend=0)  # tokens of a sequence that no sequence before it has
         keys, new = self._lengths[new > 0], new[new > 0]
-        starts_q, starts_k = (
-            torch.from_numpy(np.cumsum([0, *counts]).astype(np.int32)).to(self._device) for counts in (new, keys)
-        )
+        starts_q, starts_k = (to_device(np.cumsum([0, *counts]), self._device, np.int32) for counts in (new, keys))
         repeats = None if len(self._tokens) == len(self.positions_N) else _Repeats(self._tokens, self._device)
         return starts_q, starts_k, int(new.max()), int(keys.max()), repeats
 
@@ -162,7 +161,7 @@ class PackedAttention:
         shape = (len(self._lengths), width)
         if repeats is not None:
             q, k, v = (repeats.apply(x) for x in (q, k, v))
-        q, k, v = (x.unflatten(0, shape).transpose(1, 2) for x in (q, k, v))
+        q, k, v = (x.reshape(*shape, *x.shape[1:]).transpose(1, 2) for x in (q, k, v))
         groups = q.shape[1] // k.shape[1]
         slides = layer.window is not None and layer.window < width
         fused = q.device.type == "cuda" and not slides and layer.cap is None  # kernels that share keys among heads
@@ -272,6 +271,9 @@ def consecutive(lengths: Sequence[int]) -> list[NDArray[np.int64]]:
     return [np.arange(end - length, end) for end, length in zip(ends, lengths, strict=True)]
 
 
-def to_device(numbers: Sequence[int] | NDArray[np.integer], device: torch.device) -> Tensor:
-    """Return integers as an int64 tensor."""
-    return torch.from_numpy(np.asarray(numbers, dtype=np.int64)).to(device)
+def to_device(
+    numbers: Sequence[int] | NDArray[np.integer | np.bool_], device: torch.device, dtype: type = np.int64
+) -> Tensor:
+    """Return numbers as a tensor; the host does not wait until the device has done what was launched before."""
+    tensor = torch.from_numpy(np.asarray(numbers, dtype=dtype))
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor

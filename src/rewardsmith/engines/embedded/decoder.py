@@ -82,7 +82,7 @@ class DecoderLayer:
         """Return the residual stream, and what this layer adds to it last."""
         attention, mlp = self._attention, self._mlp
         hidden_ND, residual_ND = add_rms_norm(residual_ND, last_ND, *_norm(self._layer.input_layernorm))
-        q_NHD, k_NKD, v_NKD = (x.unflatten(-1, (-1, attention.head_dim)) for x in self._qkv(hidden_ND))
+        q_NHD, k_NKD, v_NKD = (x.view(len(x), -1, attention.head_dim) for x in self._qkv(hidden_ND))
         q_NHD, k_NKD = rotate(q_NHD, k_NKD, cos_ND, sin_ND, *_head_norms(attention))
         out_NHD = attend(self._place, q_NHD, k_NKD, v_NKD)
         added_ND = attention.o_proj(out_NHD.flatten(1))
@@ -98,8 +98,8 @@ class DecoderLayer:
 class JoinedLinear:
     """Linear layers with the same input: one matrix product where tokens are generated.
 
-    Where log-probabilities are computed they stay apart, so that they are the same to the last bit with and without
-    gradients. Their weights become parts of one tensor, so nothing is held twice. Where one has an adapter they stay apart.
+    Their weights become parts of one tensor, so nothing is held twice. They stay apart where one has an adapter, and
+    where log-probabilities are computed: those are the same to the last bit with gradients and without.
     """
 
     def __init__(self, parent: Any, names: Sequence[str]) -> None:
@@ -117,16 +117,17 @@ class JoinedLinear:
                 self._bias = _joined([layer.bias for layer in layers])
 
     def __call__(self, x_ND: Tensor) -> Sequence[Tensor]:
+        """Return the outputs of the layers."""
         layers = [getattr(self._parent, name) for name in self._names]
         if self._weight is None or not torch.is_inference_mode_enabled():
             return [layer(x_ND) for layer in layers]
-        return linear(x_ND, self._weight, self._bias).split([layer.out_features for layer in layers], -1)
+        return torch.split(linear(x_ND, self._weight, self._bias), [layer.out_features for layer in layers], -1)
 
 
 def _joined(parameters: Sequence[Tensor]) -> Tensor:
     """Make parameters the parts of one tensor, and return it."""
     whole = torch.cat([parameter.data for parameter in parameters])
-    for parameter, part in zip(parameters, whole.split([len(p) for p in parameters]), strict=True):
+    for parameter, part in zip(parameters, torch.split(whole, [len(p) for p in parameters]), strict=True):
         parameter.data = part
     return whole
 

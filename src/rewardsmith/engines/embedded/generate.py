@@ -335,7 +335,7 @@ class Generator:
         counts = state.count_S[rows_R].tolist()
         tokens, logprobs = (x[rows_R].cpu().numpy() for x in (state.tokens_ST, state.logprobs_ST))
         complete: list[tuple[int, tuple[Completion, ...]]] = []
-        for i, ((row, (index, response)), count) in enumerate(zip(finished, counts, strict=True)):
+        for i, ((_, (index, response)), count) in enumerate(zip(finished, counts, strict=True)):
             completions = self._completions[index]
             completions[response] = self._stop.completion(tokens[i, :count], logprobs[i, :count])
             if len(completions) == self._requests[index].n:

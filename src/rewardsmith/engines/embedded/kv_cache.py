@@ -137,7 +137,7 @@ class BlockTable:
         return np.concatenate(tokens), np.concatenate(slots)
 
     def _slots(self, row: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        blocks = self._blocks_SM[row, positions // self._tokens].astype(np.int64)
+        blocks: NDArray[np.int64] = self._blocks_SM[row, positions // self._tokens].astype(np.int64)
         return blocks * self._tokens + positions % self._tokens
 
     def _needed(self, length: int) -> int:

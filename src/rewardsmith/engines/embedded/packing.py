@@ -92,5 +92,5 @@ def pack(rows: Sequence[Row], chosen: Sequence[int], width: int, device: torch.d
         plan=PackedAttention(sequences, device),
         predicts_M=to_device(np.concatenate(predicts), device),
         targets_M=to_device(np.concatenate([row.response for row in mine]), device),
-        mask_bT=torch.from_numpy(np.arange(width)[None] < lengths[:, None]).to(device),
+        mask_bT=to_device(np.arange(width)[None] < lengths[:, None], device, np.bool_),
     )
