@@ -250,7 +250,7 @@ class Generator:
         """Sample the next token of the given rows and update their state."""
         state, sampling = self._state, self._sampling
         count_R, done_R, position_R = (x[rows_R] for x in (state.count_S, state.done_S, state.position_S))
-        logits_RV = self._head.logits(hidden_RD).float()
+        logits_RV = self._head.logits(hidden_RD)
         if sampling.min_tokens:
             early_R1 = (count_R < sampling.min_tokens)[:, None]
             logits_RV[:, self._stops_K] = logits_RV[:, self._stops_K].masked_fill(early_R1, -math.inf)
