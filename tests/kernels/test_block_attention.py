@@ -110,7 +110,7 @@ def attend(case: Case, **options: Any) -> Tensor:
 
 
 def assert_right(found: Tensor, case: Case, **options: Any) -> None:
-    bound = 2e-5 if found.dtype == torch.float32 else 3e-2
+    bound = 2e-5 if found.dtype == torch.float32 else 2e-2 if found.is_cuda else 6e-2  # the twin rounds the scores too
     torch.testing.assert_close(found.double(), expected(case, **options), atol=bound, rtol=0)
 
 
@@ -179,7 +179,7 @@ def test_a_prefix_changes_nothing(place: Place, lengths: list[list[int]], common
     shared = [min(common, min(mine) // 16) for mine in lengths]
     case = without_nan(make_case(lengths, shared, place, heads=(3, 1)))
     for prefix in (None, case.prefix):
-        assert_right(attend(case, scale=1.0, prefix=prefix, window=window), case, scale=1.0, window=window)
+        assert_right(attend(case, scale=0.3, prefix=prefix, window=window), case, scale=0.3, window=window)
 
 
 def test_the_cache_may_move_between_two_launches(place: Place) -> None:
