@@ -163,7 +163,7 @@ def test_a_split_row_gives_the_same(
 
 def test_splits_keep_the_gpu_busy_and_depend_on_shapes_alone() -> None:
     assert module.split_count(512, 8, 8192) == 1
-    assert module.split_count(8, 8, 8192) == 8
+    assert module.split_count(8, 8, 8192) == 16
     assert module.split_count(1, 1, 1024) == 4  # each has 256 tokens at least
 
 
@@ -198,6 +198,31 @@ def test_the_cache_may_move_between_two_launches(place: Place) -> None:
         store_keys_values(k_NKD, v_NKD, *given, slots, places=(anchor, offsets))
         case.k[2][:, :3], case.v[2][:, :3] = case.k[0][:, :3], case.v[1][:, :3]
         case.keys, case.values = case.keys.clone(), case.values.clone()
+
+
+@pytest.mark.skipif(INTERPRETED or not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_recorded_graph_stays_valid_while_rows_grow_and_the_cache_moves() -> None:
+    def lay_out(lengths: list[list[int]]) -> Case:
+        return make_case(lengths, [1, 0], ("cuda", torch.bfloat16), tokens=64, spare=9 - max(map(max, lengths)) // 64)
+
+    case = lay_out([[70, 90], [3]])
+    anchor = torch.zeros(16, device="cuda", dtype=torch.bfloat16)
+    offsets = torch.tensor(cache_offsets(anchor, case.keys, case.values), device="cuda")
+    graph = torch.cuda.CUDAGraph()
+
+    def decode() -> Tensor:
+        return attend(case, scale=0.3, places=(anchor, offsets), prefix=case.prefix)
+
+    decode()  # compiles
+    with torch.cuda.graph(graph):
+        found = decode()
+    for lengths in ([[70, 90], [3]], [[500, 129], [64]], [[65, 300], [577]]):
+        new = lay_out(lengths)
+        for name in ("q_RHD", "table_RM", "positions_R"):
+            getattr(case, name).copy_(getattr(new, name))
+        offsets.copy_(torch.tensor(cache_offsets(anchor, new.keys, new.values)))
+        graph.replay()
+        assert_right(found, new, scale=0.3)
 
 
 def test_a_block_may_be_a_whole_row() -> None:

@@ -26,6 +26,13 @@ def sample_tokens(
     """
     if use_triton(logits_RV):
         return _launch(logits_RV, uniforms_R, temperature, floor_R)
+    return sample_tokens_twin(logits_RV, uniforms_R, temperature, floor_R)
+
+
+def sample_tokens_twin(
+    logits_RV: Tensor, uniforms_R: Tensor, temperature: float, floor_R: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """`sample_tokens` with the whole distribution in memory."""
     logits_RV = logits_RV.float()
     if floor_R is not None:
         logits_RV = logits_RV.masked_fill(logits_RV < floor_R[:, None], -math.inf)
@@ -149,7 +156,7 @@ def _choose(
 
 def _launch(logits_RV: Tensor, uniforms_R: Tensor, temperature: float, floor_R: Tensor | None) -> tuple[Tensor, Tensor]:
     rows, vocabulary = logits_RV.shape
-    assert logits_RV.stride(1) == 1
+    assert logits_RV.stride(1) == uniforms_R.stride(0) == 1
     size = min(CHUNK, triton.next_power_of_2(vocabulary))
     chunks = triton.cdiv(vocabulary, size)
     peaks_RC, sums_RC = (uniforms_R.new_empty(rows, chunks, dtype=torch.float32) for _ in range(2))
