@@ -74,6 +74,15 @@ def test_counts_are_the_probabilities(place: Place) -> None:
     assert ((counts_V - count * logits_V.cpu().double().softmax(-1)).abs() <= 1 + 1e-4).all()
 
 
+@pytest.mark.skipif(INTERPRETED, reason="slow in the interpreter")
+def test_a_large_vocabulary(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    for kernel in (module, nucleus):
+        monkeypatch.setattr(kernel, "CHUNK", 4096)
+    logits_RV, uniforms_R = draw(6, 50_257, place, scale=3.0), torch.linspace(0, LARGEST, 6)
+    assert_inverts(logits_RV, uniforms_R, 1.0, gap=2e-5)
+    assert_inverts(logits_RV, uniforms_R, 0.8, nucleus_floor(logits_RV, 0.8, 0.9), gap=2e-5)
+
+
 @FEW
 @given(LOGITS, st.one_of(st.sampled_from([0.0, LARGEST]), st.floats(0, LARGEST, width=32)), st.floats(0.3, 2))
 def test_a_token_of_probability_zero_is_never_chosen(

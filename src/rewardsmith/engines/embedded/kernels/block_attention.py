@@ -268,7 +268,10 @@ def _merge(
 
 
 def split_count(tiles: int, heads: int, length: int) -> int:
-    """Return over how many programs the blocks of a tile are split; 1 where there are programs enough."""
+    """Return over how many programs the blocks of a tile are split; 1 where there are programs enough.
+
+    The last bits of a result depend on it, and so on the number of rows.
+    """
     return max(1, min(math.ceil(PROGRAMS / (tiles * heads)), length // SPLIT_TOKENS))
 
 
