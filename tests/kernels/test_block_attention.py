@@ -20,12 +20,6 @@ from rewardsmith.engines.embedded.kernels.cache_blocks import cache_offsets, sto
 Place = tuple[str, torch.dtype]
 
 
-@pytest.fixture(autouse=True)
-def _dots_are_right(place: Place) -> None:
-    if INTERPRETED and place[1] == torch.bfloat16:
-        pytest.skip("the interpreter multiplies the bits of bfloat16")
-
-
 @dataclass
 class Case:
     """Rows of some lengths in a cache whose free places hold NaN, with groups that share full blocks."""
@@ -122,16 +116,12 @@ def without_nan(case: Case) -> Case:
     return case
 
 
-CASES: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "short window": {"window": 7},
-    "window and cap": {"window": 20, "cap": 1.5},
-}
-
-
-@pytest.mark.parametrize("use_prefix", [False, True], ids=["", "prefix"])
-@pytest.mark.parametrize("options", CASES.values(), ids=list(CASES))
-def test_each_row_attends_to_its_own_blocks(place: Place, options: dict[str, Any], use_prefix: bool) -> None:
+@pytest.mark.parametrize(
+    ("use_prefix", "options"),
+    [(False, {}), (True, {}), (False, {"window": 7}), (True, {"window": 20, "cap": 1.5})],
+    ids=str,
+)
+def test_each_row_attends_to_its_own_blocks(place: Place, use_prefix: bool, options: dict[str, Any]) -> None:
     case = without_nan(make_case([[40, 32], [1], [17, 16, 48]], [2, 0, 1], place))
     prefix = case.prefix if use_prefix else None
     assert_right(attend(case, scale=0.3, prefix=prefix, **options), case, scale=0.3, **options)
@@ -168,7 +158,7 @@ def test_splits_keep_the_gpu_busy_and_depend_on_shapes_alone() -> None:
 
 
 @settings(
-    max_examples=4 if INTERPRETED else 20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=3 if INTERPRETED else 20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
     st.lists(st.lists(st.integers(1, 50), min_size=1, max_size=3), min_size=1, max_size=3),

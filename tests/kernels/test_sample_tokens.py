@@ -18,7 +18,7 @@ from rewardsmith.engines.embedded.kernels.sample_tokens import sample_tokens
 Place = tuple[str, torch.dtype]
 LARGEST = 1 - 2**-24  # the uniform number next to 1
 FEW = settings(
-    max_examples=5 if INTERPRETED else 40,
+    max_examples=3 if INTERPRETED else 40,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
@@ -55,7 +55,7 @@ def assert_inverts(
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
-@pytest.mark.parametrize("vocabulary", [1, 16, 77])
+@pytest.mark.parametrize("vocabulary", [1, 50])
 def test_the_token_is_where_the_cumulative_probability_passes(
     place: Place, vocabulary: int, temperature: float
 ) -> None:
