@@ -94,3 +94,14 @@ def test_a_head_in_chunks(randn: Callable[..., Tensor], monkeypatch: pytest.Monk
     for rows in (3, 100):
         monkeypatch.setitem(heads.CHUNK_ELEMENTS, hidden.device.type, rows * 37)
         check(ours, exact, [hidden, weight, bias], factor=3)
+        check(lambda *x: ours(*x)[1], lambda *x: exact(*x)[1], [hidden, weight, bias], factor=3)  # a loss of one alone
+
+
+def test_a_head_without_tokens_has_a_gradient_of_zeros(randn: Callable[..., Tensor]) -> None:
+    hidden, weight = randn(0, 16), randn(37, 16)
+    logprobs, _ = Head(weight).token_logprobs(
+        hidden, torch.zeros(0, dtype=torch.int64, device=hidden.device), temperature=1.0
+    )
+    to_hidden, to_weight = torch.autograd.grad(logprobs.sum(), (hidden, weight))
+    assert to_hidden.shape == (0, 16)
+    assert not to_weight.any()

@@ -71,7 +71,7 @@ class _TokenLogprobs(torch.autograd.Function):
         logprobs_N, lse_N, entropy_N = torch.zeros(3, len(targets_N), dtype=dtype, device=hidden_ND.device)
         for start in range(0, len(hidden_ND), chunk):
             rows = slice(start, start + chunk)
-            logits_NV = nn.functional.linear(hidden_ND[rows], weight_VD, bias_V)
+            logits_NV = _linear(hidden_ND[rows], weight_VD, bias_V)
             logprobs_N[rows], lse_N[rows], entropy_N[rows] = measure(
                 logits_NV, targets_N[rows], scaling, entropy=entropy
             )
@@ -89,13 +89,13 @@ class _TokenLogprobs(torch.autograd.Function):
         scaling, chunk = ctx.settings
         needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
         to_hidden = torch.empty_like(hidden_ND) if needs_hidden else None
-        to_weight = torch.zeros_like(weight_VD, dtype=lse_N.dtype) if needs_weight else None
+        to_weight = torch.empty_like(weight_VD, dtype=lse_N.dtype) if needs_weight else None
         to_bias = torch.zeros_like(bias_V, dtype=lse_N.dtype) if needs_bias else None
         by_logprob_N = torch.zeros_like(lse_N) if by_logprob_N is None else by_logprob_N.contiguous()
         by_entropy_N = None if by_entropy_N is None else by_entropy_N.contiguous()
-        for start in range(0, len(hidden_ND), chunk):
+        for start in range(0, max(1, len(hidden_ND)), chunk):
             rows = slice(start, start + chunk)
-            logits_NV = nn.functional.linear(hidden_ND[rows], weight_VD, bias_V)  # the same as in the forward pass
+            logits_NV = _linear(hidden_ND[rows], weight_VD, bias_V)
             by_entropy = None if by_entropy_N is None else by_entropy_N[rows]
             grad_NV = logits_gradient(
                 logits_NV, targets_N[rows], lse_N[rows], entropy_N[rows], by_logprob_N[rows], by_entropy, scaling
@@ -105,15 +105,23 @@ class _TokenLogprobs(torch.autograd.Function):
             if to_hidden is not None:
                 torch.mm(grad_NV, weight_VD, out=to_hidden[rows])
             if to_weight is not None:
-                _add_product(to_weight, grad_NV.T, hidden_ND[rows])
+                _add_product(to_weight, grad_NV.T, hidden_ND[rows], first=start == 0)
         return to_hidden, to_weight, to_bias, *[None] * 4  # autograd converts them to the dtype of the gradients
 
 
-def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
-    """Add a b to the total in its dtype; cuBLAS adds products of bfloat16 to float32 in place."""
+def _linear(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None) -> Tensor:
+    """Return h Wᵀ + b, the same in both passes, also if one of them runs under autocast."""
+    with torch.autocast(hidden_ND.device.type, enabled=False):
+        return nn.functional.linear(hidden_ND, weight_VD, bias_V)
+
+
+def _add_product(total: Tensor, a: Tensor, b: Tensor, *, first: bool) -> None:
+    """Add a b to the total, which is empty at first, in its dtype; cuBLAS adds products of bfloat16 to float32."""
     if a.dtype == total.dtype:
-        total.addmm_(a, b)
+        total.addmm_(a, b, beta=0 if first else 1)
     elif total.is_cuda:
-        torch.addmm(total, a, b, out_dtype=total.dtype, out=total)
+        torch.addmm(total, a, b, out_dtype=total.dtype, beta=0 if first else 1, out=total)
+    elif first:
+        total.copy_(a @ b)
     else:
         total += a @ b
