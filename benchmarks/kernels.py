@@ -4,7 +4,7 @@
 
 Errors are relative to the largest value of the twin's result in float32, over results and gradients. GB/s counts the
 tensors that must be read and written once; an H200 moves 4,800. On a CPU the kernel is the twin. The tests
-(`pytest tests/kernels`) check odd sizes. A kernel is a row of `CASES`. Decoding (attention, store, sampling) has 512 rows.
+(`pytest tests/kernels`) check odd sizes. A kernel is a row of `CASES`. Decoding has 512 rows.
 """
 
 from __future__ import annotations
