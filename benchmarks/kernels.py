@@ -4,7 +4,7 @@
 
 Errors are relative to the largest value of the twin's result in float32, over results and gradients. GB/s counts the
 tensors that must be read and written once; an H200 moves 4,800. On a CPU the kernel is the twin. The tests
-(`pytest tests/kernels`) check odd sizes. A kernel is a row of `CASES`.
+(`pytest tests/kernels`) check odd sizes. A kernel is a row of `CASES`. Decoding has 512 rows.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from rich.table import Table
 from torch import Tensor
 
 from rewardsmith.engines.embedded.heads import Head
+from rewardsmith.engines.embedded.kernels.block_attention import block_attention, block_attention_twin
+from rewardsmith.engines.embedded.kernels.cache_blocks import BLOCK_TOKENS, store_keys_values, store_keys_values_twin
 from rewardsmith.engines.embedded.kernels.gated import silu_mul, silu_mul_twin
 from rewardsmith.engines.embedded.kernels.logprobs import (
     LogitScale,
@@ -31,9 +33,12 @@ from rewardsmith.engines.embedded.kernels.logprobs import (
     measure_twin,
 )
 from rewardsmith.engines.embedded.kernels.norms import add_rms_norm, add_rms_norm_twin
+from rewardsmith.engines.embedded.kernels.nucleus import nucleus_floor, nucleus_floor_twin
 from rewardsmith.engines.embedded.kernels.rotary import rotate, rotate_twin
+from rewardsmith.engines.embedded.kernels.sample_tokens import sample_tokens, sample_tokens_twin
 
 Function = Callable[..., Any]
+GROUP = 8  # rows that share a prompt
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,7 @@ class Maker:
 
     def __init__(self, tokens: int, dtype: torch.dtype, device: str) -> None:
         self.tokens, self.dtype, self.device = tokens, dtype, device
+        self.rows = 512 if device != "cpu" else 16  # that decode
         self.itemsize = dtype.itemsize
 
     def leaf(self, *shape: int, scale: float = 1.0) -> Tensor:
@@ -163,12 +169,78 @@ def head_case(model: Model, make: Maker) -> Case:
     return Case("token_logprobs", ours, None, [hidden, weight], product, 3 * product, "TFLOP/s")
 
 
+def attention_cases(model: Model, make: Maker) -> Iterator[Case]:
+    """One new token for each row, over a cache in blocks; GB/s counts a shared prompt once."""
+    for length, prompt in ((192, 0), (1088, 0), (8192, 0), (192, 64), (2048, 1024)):
+        if make.device == "cpu" and length > 192:
+            continue
+        blocks, shared = -(-length // BLOCK_TOKENS), prompt // BLOCK_TOKENS
+        table = torch.randperm(make.rows * blocks, device=make.device, dtype=torch.int32).view(-1, GROUP, blocks)
+        table[:, :, :shared] = table[:, :1, :shared]
+        positions = torch.full((make.rows,), length - 1, device=make.device)
+        members = torch.arange(make.rows, device=make.device, dtype=torch.int32).view(-1, GROUP)
+        prefix = (members, torch.full_like(members.flatten(), shared))
+        cache = [make.plain(make.rows * blocks, model.kv_heads, BLOCK_TOKENS, model.head) for _ in range(2)]
+        inputs = [make.plain(make.rows, model.heads, model.head), *cache]
+        tokens = make.rows * (length - prompt) + make.rows // GROUP * prompt
+        rows = (table.view(make.rows, blocks), positions)
+
+        def attend(function: Function, rows: tuple[Tensor, ...], options: dict[str, Any], *inputs: Tensor) -> Any:
+            return function(*inputs, *rows, scale=model.head**-0.5, **options)
+
+        for name, options in (("", {}), (", once", {"prefix": prefix}))[: 2 if prompt else 1]:
+            yield Case(
+                f"attention, {length:,}" + (f", {prompt:,} shared{name}" if prompt else ""),
+                partial(attend, block_attention, rows, options),
+                partial(attend, block_attention_twin, rows, {}) if length <= 2048 else None,
+                inputs,
+                2 * tokens * model.kv_heads * model.head * make.itemsize,
+            )
+
+
+def store_case(model: Model, make: Maker) -> Case:
+    """New keys and values into the cache."""
+    slots = torch.randperm(2 * make.rows * BLOCK_TOKENS, device=make.device)[: make.rows]
+
+    def store(function: Function, k: Tensor, v: Tensor, keys: Tensor, values: Tensor) -> Any:
+        function(k, v, keys, values, slots)
+        return keys, values
+
+    inputs = [make.plain(make.rows, model.kv_heads, model.head) for _ in range(2)]
+    cache = [torch.zeros(2 * make.rows, model.kv_heads, BLOCK_TOKENS, model.head).to(inputs[0]) for _ in range(2)]
+    work = 4 * inputs[0].numel() * make.itemsize
+    twin = partial(store, store_keys_values_twin)
+    return Case("store_keys_values", partial(store, store_keys_values), twin, [*inputs, *cache], work)
+
+
+def sampling_cases(model: Model, make: Maker) -> Iterator[Case]:
+    """From logits to tokens. At a border, rounding decides between two tokens: mean log-probabilities are compared."""
+    logits_RV = make.plain(make.rows, model.vocabulary, scale=3.0)
+    uniforms_R = torch.rand(make.rows, device=make.device)
+    work = logits_RV.numel() * make.itemsize
+
+    def draw(function: Function, temperature: float, logits_RV: Tensor) -> Tensor:
+        return function(logits_RV, uniforms_R, temperature)[1].mean()
+
+    for name, temperature in (("greedy", 0.0), ("sampled", 0.9)):
+        ours, twin = (partial(draw, function, temperature) for function in (sample_tokens, sample_tokens_twin))
+        yield Case(f"sample_tokens, {name}", ours, twin, [logits_RV], work)
+
+    def floor(function: Function, logits_RV: Tensor) -> Tensor:
+        return function(logits_RV, 0.9, 0.95)
+
+    yield Case("nucleus_floor", partial(floor, nucleus_floor), partial(floor, nucleus_floor_twin), [logits_RV], work)
+
+
 CASES: list[Callable[[Model, Maker], Case | Iterator[Case]]] = [
     norm_case,
     rotary_case,
     gated_case,
     logprob_cases,
     head_case,
+    attention_cases,
+    store_case,
+    sampling_cases,
 ]
 
 

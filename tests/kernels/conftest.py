@@ -49,15 +49,3 @@ def randn(place: tuple[str, torch.dtype]) -> Callable[..., Tensor]:
         return numbers.to(*place).requires_grad_()
 
     return draw
-
-
-if INTERPRETED:  # from NumPy 2.4 on, int() refuses the array of one number that the bound of a loop is
-    from triton.runtime import interpreter
-
-    patch = interpreter._patch_lang_tensor
-
-    def patch_index(tensor: Any, scope: Any) -> None:
-        patch(tensor, scope)
-        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
-
-    interpreter._patch_lang_tensor = patch_index

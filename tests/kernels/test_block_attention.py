@@ -20,12 +20,6 @@ from rewardsmith.engines.embedded.kernels.cache_blocks import cache_offsets, sto
 Place = tuple[str, torch.dtype]
 
 
-@pytest.fixture(autouse=True)
-def _dots_are_right(place: Place) -> None:
-    if INTERPRETED and place[1] == torch.bfloat16:
-        pytest.skip("the interpreter multiplies the bits of bfloat16")
-
-
 @dataclass
 class Case:
     """Rows of some lengths in a cache whose free places hold NaN, with groups that share full blocks."""
@@ -110,7 +104,7 @@ def attend(case: Case, **options: Any) -> Tensor:
 
 
 def assert_right(found: Tensor, case: Case, **options: Any) -> None:
-    bound = 2e-5 if found.dtype == torch.float32 else 3e-2
+    bound = 2e-5 if found.dtype == torch.float32 else 2e-2 if found.is_cuda else 6e-2  # the twin rounds the scores too
     torch.testing.assert_close(found.double(), expected(case, **options), atol=bound, rtol=0)
 
 
@@ -122,16 +116,12 @@ def without_nan(case: Case) -> Case:
     return case
 
 
-CASES: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "short window": {"window": 7},
-    "window and cap": {"window": 20, "cap": 1.5},
-}
-
-
-@pytest.mark.parametrize("use_prefix", [False, True], ids=["", "prefix"])
-@pytest.mark.parametrize("options", CASES.values(), ids=list(CASES))
-def test_each_row_attends_to_its_own_blocks(place: Place, options: dict[str, Any], use_prefix: bool) -> None:
+@pytest.mark.parametrize(
+    ("use_prefix", "options"),
+    [(False, {}), (True, {}), (False, {"window": 7}), (True, {"window": 20, "cap": 1.5})],
+    ids=str,
+)
+def test_each_row_attends_to_its_own_blocks(place: Place, use_prefix: bool, options: dict[str, Any]) -> None:
     case = without_nan(make_case([[40, 32], [1], [17, 16, 48]], [2, 0, 1], place))
     prefix = case.prefix if use_prefix else None
     assert_right(attend(case, scale=0.3, prefix=prefix, **options), case, scale=0.3, **options)
@@ -146,12 +136,10 @@ def test_heads_and_widths_of_all_sizes(
     place: Place, heads: tuple[int, int], widths: tuple[int, int], tokens: int
 ) -> None:
     case = without_nan(make_case([[5], [33, 37]], [0, 1], place, heads=heads, widths=widths, tokens=tokens))
-    for prefix in (None, case.prefix):
-        assert_right(attend(case, scale=0.2, prefix=prefix), case, scale=0.2)
+    assert_right(attend(case, scale=0.2, prefix=case.prefix), case, scale=0.2)
 
 
-@pytest.mark.parametrize("window", [None, 40])
-@pytest.mark.parametrize("use_prefix", [False, True], ids=["", "prefix"])
+@pytest.mark.parametrize(("use_prefix", "window"), [(False, None), (True, 40)])
 def test_a_split_row_gives_the_same(
     place: Place, use_prefix: bool, window: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,11 +153,13 @@ def test_a_split_row_gives_the_same(
 
 def test_splits_keep_the_gpu_busy_and_depend_on_shapes_alone() -> None:
     assert module.split_count(512, 8, 8192) == 1
-    assert module.split_count(8, 8, 8192) == 8
+    assert module.split_count(8, 8, 8192) == 16
     assert module.split_count(1, 1, 1024) == 4  # each has 256 tokens at least
 
 
-@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=3 if INTERPRETED else 20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
     st.lists(st.lists(st.integers(1, 50), min_size=1, max_size=3), min_size=1, max_size=3),
     st.integers(0, 2),
@@ -179,7 +169,7 @@ def test_a_prefix_changes_nothing(place: Place, lengths: list[list[int]], common
     shared = [min(common, min(mine) // 16) for mine in lengths]
     case = without_nan(make_case(lengths, shared, place, heads=(3, 1)))
     for prefix in (None, case.prefix):
-        assert_right(attend(case, scale=1.0, prefix=prefix, window=window), case, scale=1.0, window=window)
+        assert_right(attend(case, scale=0.3, prefix=prefix, window=window), case, scale=0.3, window=window)
 
 
 def test_the_cache_may_move_between_two_launches(place: Place) -> None:
@@ -198,6 +188,31 @@ def test_the_cache_may_move_between_two_launches(place: Place) -> None:
         store_keys_values(k_NKD, v_NKD, *given, slots, places=(anchor, offsets))
         case.k[2][:, :3], case.v[2][:, :3] = case.k[0][:, :3], case.v[1][:, :3]
         case.keys, case.values = case.keys.clone(), case.values.clone()
+
+
+@pytest.mark.skipif(INTERPRETED or not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_recorded_graph_stays_valid_while_rows_grow_and_the_cache_moves() -> None:
+    def lay_out(lengths: list[list[int]]) -> Case:
+        return make_case(lengths, [1, 0], ("cuda", torch.bfloat16), tokens=64, spare=9 - max(map(max, lengths)) // 64)
+
+    case = lay_out([[70, 90], [3]])
+    anchor = torch.zeros(16, device="cuda", dtype=torch.bfloat16)
+    offsets = torch.tensor(cache_offsets(anchor, case.keys, case.values), device="cuda")
+    graph = torch.cuda.CUDAGraph()
+
+    def decode() -> Tensor:
+        return attend(case, scale=0.3, places=(anchor, offsets), prefix=case.prefix)
+
+    decode()  # compiles
+    with torch.cuda.graph(graph):
+        found = decode()
+    for lengths in ([[70, 90], [3]], [[500, 129], [64]], [[65, 300], [577]]):
+        new = lay_out(lengths)
+        for name in ("q_RHD", "table_RM", "positions_R"):
+            getattr(case, name).copy_(getattr(new, name))
+        offsets.copy_(torch.tensor(cache_offsets(anchor, new.keys, new.values)))
+        graph.replay()
+        assert_right(found, new, scale=0.3)
 
 
 def test_a_block_may_be_a_whole_row() -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 from rewardsmith.engines.embedded.kernels import jit, tl, triton, use_triton
 from rewardsmith.engines.embedded.kernels.cache_blocks import Places, base_pointer, padded
 
-PROGRAMS = 512  # that keep a GPU busy: about four for each of the 132 multiprocessors of an H200
+PROGRAMS = 1024  # that keep a GPU busy: 132 multiprocessors of an H200 run three each, and the last round is not full
 SPLIT_TOKENS = 256  # the least that is worth a program of its own: its partial result is written and read again
 
 Prefix = tuple[Tensor, Tensor]
@@ -45,10 +45,12 @@ def block_attention(
 
     `prefix = (members_Pn, shared_R)`, both int32, reads a common prompt once for up to n rows. Row r has its first
     `shared_R[r]` blocks, all full, in common with its tile; `members_Pn` are the rows of the tiles, padded with -1. A
-    row that shares nothing is in no tile and has 0. Without `prefix`, each row reads all its blocks; rows of a group
-    should be neighbours then, so that they run together and the L2 cache serves what they share.
-    When it pays: for a prompt of S tokens and V tokens after it, memory is read for S + n·V tokens either way, L2 for
-    n·(S + V) without `prefix` and S + n·V with it. The partial results that are merged then, two of 4·E bytes for each
+    row that shares nothing is in no tile and has 0. n·G should be at most 64, for the sake of registers. Without
+    `prefix`, each row reads all its blocks; rows of a group should be neighbours then, so that they run together and
+    the L2 cache serves what they share.
+
+    When `prefix` pays: for a prompt of S tokens and V tokens after it, memory is read for S + n·V tokens either way, L2
+    for n·(S + V) without it and S + n·V with it. The partial results that are merged then, two of 4·E bytes for each
     head, written and read, cost as much as 4·G tokens a row in bfloat16. So (n - 1)·S - 4·G·n tokens are saved, 384 of
     1,536 for n = 8, S = 64, V = 128, G = 2, for two more launches a layer: it is for prompts of hundreds of tokens.
 
@@ -57,6 +59,30 @@ def block_attention(
     """
     if table_RM is not None and use_triton(q_RHD):
         return _launch(q_RHD, keys_BKTD, values_BKTE, table_RM, positions_R, scale, window, cap, places, prefix)
+    return block_attention_twin(
+        *(q_RHD, keys_BKTD, values_BKTE, table_RM, positions_R),
+        scale=scale,
+        window=window,
+        cap=cap,
+        length=length,
+        mask=mask,
+    )
+
+
+def block_attention_twin(
+    q_RHD: Tensor,
+    keys_BKTD: Tensor,
+    values_BKTE: Tensor,
+    table_RM: Tensor | None,
+    positions_R: Tensor,
+    *,
+    scale: float,
+    window: int | None = None,
+    cap: float | None = None,
+    length: int | None = None,
+    mask: Tensor | None = None,
+) -> Tensor:
+    """`block_attention` by two matrix products over all positions of the table; they must hold numbers, not NaN."""
     rows, heads, width = q_RHD.shape
     k, v = (_row_view(x, table_RM, rows, length) for x in (keys_BKTD, values_BKTE))
     if mask is None:
@@ -242,7 +268,10 @@ def _merge(
 
 
 def split_count(tiles: int, heads: int, length: int) -> int:
-    """Return over how many programs the blocks of a tile are split; 1 where there are programs enough."""
+    """Return over how many programs the blocks of a tile are split; 1 where there are programs enough.
+
+    The last bits of a result depend on it, and so on the number of rows.
+    """
     return max(1, min(math.ceil(PROGRAMS / (tiles * heads)), length // SPLIT_TOKENS))
 
 

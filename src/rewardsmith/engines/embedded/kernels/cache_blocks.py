@@ -45,7 +45,19 @@ def store_keys_values(
     """
     if use_triton(k_NKD):
         _launch_store(k_NKD, v_NKE, keys_BKTD, values_BKTE, slots_M, tokens_M, places)
-        return
+    else:
+        store_keys_values_twin(k_NKD, v_NKE, keys_BKTD, values_BKTE, slots_M, tokens_M)
+
+
+def store_keys_values_twin(
+    k_NKD: Tensor,
+    v_NKE: Tensor,
+    keys_BKTD: Tensor,
+    values_BKTE: Tensor,
+    slots_M: Tensor,
+    tokens_M: Tensor | None = None,
+) -> None:
+    """`store_keys_values` by indexing."""
     blocks_M, offsets_M = slots_M // keys_BKTD.shape[2], slots_M % keys_BKTD.shape[2]
     for cached, new in ((keys_BKTD, k_NKD), (values_BKTE, v_NKE)):
         cached[blocks_M, :, offsets_M] = new if tokens_M is None else new[tokens_M]
