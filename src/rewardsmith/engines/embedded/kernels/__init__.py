@@ -1,0 +1,40 @@
+"""Small Triton kernels, each in one file with a plain torch twin: the path on a CPU and the reference of the tests.
+
+A kernel converts what it loads to float32 and computes there (the interpreter multiplies the bits of bfloat16), and
+rounds where its twin does. The numbers of a row do not depend on the other rows.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+from torch import Tensor
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:  # torch without CUDA
+    triton = tl = None
+
+__all__ = ["INTERPRETED", "jit", "launch", "tl", "triton", "use_triton"]
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # Triton reads it once, when it is imported
+
+
+def use_triton(x: Tensor) -> bool:
+    """Whether the kernel runs on this tensor, and not its twin; the interpreter (on a CPU) is for tests."""
+    return triton is not None and (x.is_cuda or INTERPRETED) and x.dtype != torch.float64
+
+
+def jit(kernel: Any) -> Any:
+    """Mark a kernel; without Triton it is never called."""
+    return kernel if triton is None else triton.jit(kernel)
+
+
+def launch(kernel: Any, grid: tuple[int, ...], x: Tensor, *arguments: Any, **constants: Any) -> None:
+    """Run a kernel on the GPU of its first argument, which need not be the current one; an empty grid is no work."""
+    if 0 not in grid:
+        with torch.cuda.device_of(x):
+            kernel[grid](x, *arguments, **constants)

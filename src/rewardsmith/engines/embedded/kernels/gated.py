@@ -1,0 +1,77 @@
+r"""The gated unit of an MLP.
+
+    y = silu(g) · u,   silu(g) = g σ(g)
+    ∂y/∂u = silu(g),   ∂y/∂g = u σ(g) (1 + g (1 - σ(g)))
+
+Only g and u are kept for the backward pass, which computes the sigmoid again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from rewardsmith.engines.embedded.kernels import jit, launch, tl, triton, use_triton
+
+BLOCK = 1024  # elements of a program: 8 for each of 128 threads, 16 bytes of bfloat16
+
+
+def silu_mul(gate_NF: Tensor, up_NF: Tensor) -> Tensor:
+    """Return silu(gate) · up; the two may be views of one product, with contiguous rows."""
+    if use_triton(gate_NF):
+        return _SiluMul.apply(gate_NF, up_NF)  # type: ignore[no-any-return]
+    return silu_mul_twin(gate_NF, up_NF)
+
+
+def silu_mul_twin(gate_NF: Tensor, up_NF: Tensor) -> Tensor:
+    """The same in plain torch."""
+    return nn.functional.silu(gate_NF) * up_NF
+
+
+class _SiluMul(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, gate_NF: Tensor, up_NF: Tensor) -> Tensor:
+        ctx.save_for_backward(gate_NF, up_NF)
+        out_NF = torch.empty(gate_NF.shape, dtype=gate_NF.dtype, device=gate_NF.device)
+        _launch(_forward, gate_NF, up_NF, out_NF)
+        return out_NF
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_NF: Tensor) -> tuple[Tensor, Tensor]:
+        gate_NF, up_NF = ctx.saved_tensors
+        by_gate_NF, by_up_NF = (torch.empty_like(grad_NF, memory_format=torch.contiguous_format) for _ in range(2))
+        _launch(_backward, gate_NF, up_NF, grad_NF.contiguous(), by_gate_NF, by_up_NF)
+        return by_gate_NF, by_up_NF
+
+
+def _launch(kernel: Any, gate_NF: Tensor, up_NF: Tensor, *others: Tensor) -> None:
+    n, width = gate_NF.shape
+    grid = (n, triton.cdiv(width, BLOCK))
+    strides = gate_NF.stride(0), up_NF.stride(0)
+    launch(kernel, grid, gate_NF, up_NF, *others, *strides, width, BLOCK=BLOCK, num_warps=4)
+
+
+@jit
+def _forward(gate, up, out, gate_stride, up_stride, width, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    g = tl.load(gate + row * gate_stride + i, i < width, other=0.0).to(tl.float32)
+    u = tl.load(up + row * up_stride + i, i < width, other=0.0).to(tl.float32)
+    silu = (g * tl.sigmoid(g)).to(gate.dtype.element_ty).to(tl.float32)  # rounded as the twin rounds
+    tl.store(out + row * width + i, silu * u, i < width)
+
+
+@jit
+def _backward(gate, up, grad, by_gate, by_up, gate_stride, up_stride, width, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    g = tl.load(gate + row * gate_stride + i, i < width, other=0.0).to(tl.float32)
+    u = tl.load(up + row * up_stride + i, i < width, other=0.0).to(tl.float32)
+    dy = tl.load(grad + row * width + i, i < width, other=0.0).to(tl.float32)
+    sigmoid = tl.sigmoid(g)
+    tl.store(by_up + row * width + i, dy * g * sigmoid, i < width)
+    tl.store(by_gate + row * width + i, dy * u * sigmoid * (1 + g * (1 - sigmoid)), i < width)
