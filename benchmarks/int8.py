@@ -2,11 +2,13 @@
 
     python benchmarks/int8.py     # on a machine with a GPU
 
-The layers are those of Qwen3-8B. `TB/s` counts one byte for each weight of the kernel, and two for bfloat16. The largest
-error is relative to the largest value of the twin's product in float32.
+The layers are those of Qwen3-8B. `TB/s` counts one byte for each weight of the kernel, and two for bfloat16. The
+largest error is relative to the largest value of the twin's product in float32.
 """
 
 from __future__ import annotations
+
+from functools import partial
 
 import torch
 import triton
@@ -33,16 +35,13 @@ def main() -> None:
                 x = torch.randn(rows, inputs, device="cuda", dtype=dtype)
                 exact = kernel.int8_product_twin(x.float(), codes, scales.float())
                 gap = (kernel.int8_product(x, codes, scales).float() - exact).abs().max() / exact.abs().max()
-                ours, twin, plain = (
-                    1e3 * triton.testing.do_bench(work)
-                    for work in (
-                        lambda x=x: kernel.int8_product(x, codes, scales),
-                        lambda x=x: kernel.int8_product_twin(x, codes, scales),
-                        lambda x=x: linear(x, weight),
-                    )
+                works = (
+                    partial(kernel.int8_product, x, codes, scales),
+                    partial(kernel.int8_product_twin, x, codes, scales),
+                    partial(linear, x, weight),
                 )
-                speeds = (f"{size * weight.numel() / time / 1e6:.2f}" for size, time in ((1, ours), (2, plain)))
-                first, last = speeds
+                ours, twin, plain = (1e3 * triton.testing.do_bench(work) for work in works)
+                first, last = (f"{size * weight.numel() / time / 1e6:.2f}" for size, time in ((1, ours), (2, plain)))
                 numbers = (f"{ours:.1f}", first, f"{twin:.1f}", f"{plain:.1f}", last)
                 table.add_row(name, str(rows), str(dtype)[6:], f"{float(gap):.1e}", *numbers)
     Console(width=120).print(table)
