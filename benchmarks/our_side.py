@@ -1,6 +1,6 @@
 """Our side of `benchmarks/embedded.py`: the embedded engine generates and learns.
 
-python benchmarks/our_side.py FOLDER WORKLOAD
+python benchmarks/our_side.py FOLDER WORKLOAD [--recompute] [--rows 256] [--tokens-per-pass 16384]
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 import transformers
-from workload import Figures, Step, Workload, peak_resident_bytes, prompts, reward
+from workload import Figures, Step, Workload, figures_to_json, peak_resident_bytes, prompts, reward
 
 import rewardsmith
 from rewardsmith import Message, Prompt, RolloutGroup
@@ -59,25 +59,34 @@ def learn(engine: EmbeddedEngine, groups: list[RolloutGroup]) -> None:
     engine.update(rows, loss, lr=1e-6)
 
 
-def run(folder: Path, workload: Workload, *, recompute: bool = False, rows: int | None = None) -> Figures:
+def open_engine(settings: ModelSettings) -> EmbeddedEngine:
+    """Open the model with an optimizer; a prompt is the message as it is."""
+    engine = EmbeddedEngine.open(settings)
+    engine.tokenizer.chat_template = "{{ messages[0]['content'] }}"
+    engine.learn_with(OptimizerSettings(lr=1e-6))
+    return engine
+
+
+def rows_at_a_time(engine: EmbeddedEngine, workload: Workload) -> int:
+    """Return how many responses the engine writes at a time in the memory that is free now."""
+    return min(workload.rows, engine._rows_that_fit(workload.prompt_tokens + workload.new_tokens))
+
+
+def run(settings: ModelSettings, workload: Workload) -> Figures:
     """Train for the warm-up and the timed steps, and return the figures of the latter.
 
     A step takes the texts of `prompts(workload, step)`, generates at temperature 1, with no end token where every
     response must have exactly `new_tokens` tokens, scores each with `reward`, and makes one AdamW step over all of them
     with the GRPO advantage and the clipped loss.
     """
-    settings = ModelSettings(
-        init=str(folder), device=workload.device, dtype=workload.dtype, recompute=recompute, rows=rows
-    )
-    engine = EmbeddedEngine.open(settings)
-    engine.tokenizer.chat_template = "{{ messages[0]['content'] }}"
-    engine.learn_with(OptimizerSettings(lr=1e-6))
+    engine = open_engine(settings)
     cuda = workload.device == "cuda"
     wait = torch.cuda.synchronize if cuda else partial(int, 0)
     if cuda:
         torch.cuda.reset_peak_memory_stats()
-    steps, tokens = [], []
+    steps, tokens, rows = [], [], []
     for step in range(workload.warmup + workload.steps):
+        rows.append(rows_at_a_time(engine, workload))
         wait()
         begun = time.perf_counter()
         groups = asyncio.run(generate(engine, prompts(workload, step), workload, step))
@@ -91,13 +100,16 @@ def run(folder: Path, workload: Workload, *, recompute: bool = False, rows: int 
         wait()
         ended = time.perf_counter()
         steps.append(Step(ended - begun, generated - begun, ended - generated))
-    versions = (
-        f"rewardsmith {rewardsmith.__version__}, torch {torch.__version__}, transformers {transformers.__version__}"
-    )
-    checkpointing = "on" if recompute else "off"
+    choices = [
+        f"rewardsmith {rewardsmith.__version__}, torch {torch.__version__}, transformers {transformers.__version__}",
+        f"gradient checkpointing {'on' if settings.recompute else 'off'}, float32 master weights",
+        f"{min(rows)} of {workload.rows} rows at a time",
+    ]
+    if min(rows) < min(workload.rows, engine._max_rows):
+        choices.append("because more do not fit in memory")
     return Figures(
         "rewardsmith",
-        f"{versions}, gradient checkpointing {checkpointing}, float32 master weights",
+        ", ".join(choices),
         statistics.mean(tokens[workload.warmup :]),
         tuple(steps[workload.warmup :]),
         torch.cuda.max_memory_allocated() if cuda else peak_resident_bytes(),
@@ -111,8 +123,17 @@ def main() -> None:
     parser.add_argument("workload", type=Workload.from_json)
     parser.add_argument("--recompute", action="store_true", help="gradient checkpointing")
     parser.add_argument("--rows", type=int, help="responses written at a time")
+    parser.add_argument("--tokens-per-pass", type=int, help="tokens of one micro-batch")
     given = parser.parse_args()
-    print(run(given.folder, given.workload, recompute=given.recompute, rows=given.rows).to_json())
+    settings = ModelSettings(
+        init=str(given.folder),
+        device=given.workload.device,
+        dtype=given.workload.dtype,
+        recompute=given.recompute,
+        rows=given.rows,
+        tokens_per_pass=given.tokens_per_pass,
+    )
+    print(figures_to_json(run(settings, given.workload)))
 
 
 if __name__ == "__main__":

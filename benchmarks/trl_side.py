@@ -1,9 +1,11 @@
-"""The TRL side of `benchmarks/embedded.py`: GRPOTrainer with transformers' generate, as its users run it.
+"""The TRL sides of `benchmarks/embedded.py`: GRPOTrainer as its users run it.
 
-    python benchmarks/trl_side.py FOLDER WORKLOAD [--micro-batch 64] [--weights bfloat16] [--no-checkpointing]
+    python benchmarks/trl_side.py FOLDER WORKLOAD [--writer vllm] [--micro-batch 64] [--weights bfloat16]
 
-Everything is TRL's default unless the comparison needs another value; `configuration` says which and why. The options
-are there to look for TRL's best setting on a machine: whatever is chosen is part of the figures' `settings`.
+It generates with transformers, with vLLM in the same process (`--writer vllm`: TRL's colocate mode), or is patched by
+Unsloth, which generates with the model that it trains (`--writer unsloth`). Everything is TRL's default unless the
+comparison needs another value; `configuration` says which and why. The options are there to look for TRL's best setting
+on a machine: whatever is chosen is part of the figures' `settings`.
 """
 
 from __future__ import annotations
@@ -16,6 +18,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+from workload import Figures, Step, Workload, figures_to_json, peak_resident_bytes, prompts, reward
+
+if "unsloth" in sys.argv:
+    from unsloth import FastLanguageModel  # it patches the others, so it comes first
+
 import torch
 import transformers
 import trl
@@ -23,7 +30,8 @@ from datasets import Dataset
 from transformers import AutoTokenizer, TrainerCallback
 from transformers.training_args import OptimizerNames
 from trl import GRPOConfig, GRPOTrainer
-from workload import Figures, Step, Workload, peak_resident_bytes, prompts, reward
+
+WRITERS = {"transformers": "TRL", "vllm": "TRL + vLLM", "unsloth": "Unsloth"}
 
 
 def rewards(completion_ids: list[list[int]], **_: Any) -> list[float]:
@@ -90,14 +98,24 @@ class TimedTrainer(GRPOTrainer):  # type: ignore[misc]
 
 
 def default_micro_batch(workload: Workload) -> int:
-    """Return all rollouts of a step on a GPU, and at most 32 on a CPU, where 512 at once take twice as long."""
-    if workload.device == "cuda":
-        return workload.rows
-    return max(size for size in range(1, 33) if workload.rows % size == 0)
+    """Return at most 32 rollouts on a CPU, where 512 at once take twice as long, and on a GPU 20,480 tokens.
+
+    TRL keeps the logits of a micro-batch: with a vocabulary of 151,936 these are 6 GB for each copy of them.
+    """
+    most = 32 if workload.device == "cpu" else 20_480 // (workload.prompt_tokens + workload.new_tokens)
+    return max(size for size in range(1, max(1, most) + 1) if workload.rows % size == 0)
+
+
+def generation_options(workload: Workload, writer: str) -> dict[str, Any] | None:
+    """Return what makes every response as long as the workload says, where it has to be."""
+    if workload.ends == "eos":
+        return None
+    # transformers: an id that no model has, so that the search for the end runs as always, and never finds one.
+    return {"ignore_eos": True} if writer == "vllm" else {"eos_token_id": workload.vocabulary}
 
 
 def configuration(
-    workload: Workload, output: str, *, micro_batch: int, weights: str, checkpointing: bool
+    workload: Workload, output: str, *, writer: str, micro_batch: int, weights: str, checkpointing: bool
 ) -> GRPOConfig:
     """Return TRL's defaults with the workload's sizes: one generation for all rollouts, one optimizer step for it."""
     return GRPOConfig(
@@ -108,14 +126,15 @@ def configuration(
         gradient_accumulation_steps=workload.rows // micro_batch,
         num_generations=workload.rollouts,
         max_completion_length=workload.new_tokens,
-        # An id that no model has: the search for the end runs as always, and never finds one.
-        generation_kwargs={"eos_token_id": workload.vocabulary} if workload.ends == "length" else None,
+        generation_kwargs=generation_options(workload, writer),
         temperature=1.0,
         beta=0.0,
         num_iterations=1,
-        use_vllm=False,
+        use_vllm=writer == "vllm",
+        vllm_mode="colocate",
+        vllm_max_model_length=workload.prompt_tokens + workload.new_tokens,
         use_cpu=workload.device == "cpu",
-        model_init_kwargs={"dtype": weights},
+        model_init_kwargs=None if writer == "unsloth" else {"dtype": weights},
         bf16=workload.dtype == "bfloat16",
         gradient_checkpointing=checkpointing,
         shuffle_dataset=False,  # both sides get the same prompts in the same steps
@@ -127,16 +146,34 @@ def configuration(
     )
 
 
-def run(folder: Path, workload: Workload, *, micro_batch: int, weights: str, checkpointing: bool) -> Figures:
+def load(folder: Path, workload: Workload, *, writer: str, weights: str, checkpointing: bool) -> Any:
+    """Return what GRPOTrainer takes as its model: the folder, or Unsloth's model with all weights trained."""
+    if writer != "unsloth":
+        return str(folder)
+    model, _ = FastLanguageModel.from_pretrained(
+        str(folder),
+        max_seq_length=workload.prompt_tokens + workload.new_tokens,
+        dtype=getattr(torch, weights),
+        load_in_4bit=False,
+        full_finetuning=True,
+        use_gradient_checkpointing="unsloth" if checkpointing else False,
+    )
+    return model
+
+
+def run(
+    folder: Path, workload: Workload, *, writer: str, micro_batch: int, weights: str, checkpointing: bool
+) -> Figures:
     """Train for the warm-up and the timed steps, and return the figures of the latter."""
     if workload.rows % micro_batch:
         raise ValueError(f"--micro-batch {micro_batch}: must divide the {workload.rows} rollouts of a step")
     clock = Clock(workload.device)
     every_step = range(workload.warmup + workload.steps)
     with tempfile.TemporaryDirectory() as output:
-        config = configuration(workload, output, micro_batch=micro_batch, weights=weights, checkpointing=checkpointing)
+        choices = {"writer": writer, "weights": weights, "checkpointing": checkpointing}
+        config = configuration(workload, output, micro_batch=micro_batch, **choices)
         trainer = TimedTrainer(
-            model=str(folder),
+            model=load(folder, workload, **choices),
             reward_funcs=rewards,
             args=config,
             train_dataset=Dataset.from_dict({"prompt": [text for s in every_step for text in prompts(workload, s)]}),
@@ -149,13 +186,13 @@ def run(folder: Path, workload: Workload, *, micro_batch: int, weights: str, che
         trainer.train()
     settings = (
         f"TRL {trl.__version__}, transformers {transformers.__version__}, torch {torch.__version__},"
-        f" {trainer.model.config._attn_implementation} attention, {weights} weights"
+        f" {writer} generates, {trainer.model.config._attn_implementation} attention, {weights} weights"
         f"{', bfloat16 autocast' if config.bf16 else ''},"
         f" micro-batches of {micro_batch}, gradient checkpointing {'on' if checkpointing else 'off'},"
         f" {config.loss_type} loss, {OptimizerNames(config.optim).value}"
     )
     return Figures(
-        "TRL",
+        WRITERS[writer],
         settings,
         statistics.mean(clock.tokens[workload.warmup :]),
         tuple(clock.steps[workload.warmup :]),
@@ -168,8 +205,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("workload", type=Workload.from_json)
+    parser.add_argument("--writer", choices=list(WRITERS), default="transformers", help="what generates")
     parser.add_argument(
-        "--micro-batch", type=int, help="rollouts of one backward pass; default: all of a step, on a CPU 32"
+        "--micro-batch", type=int, help="rollouts of one backward pass; default: 20,480 tokens, on a CPU 32 rollouts"
     )
     parser.add_argument("--weights", choices=["float32", "bfloat16"], default="float32", help="default: TRL's, float32")
     parser.add_argument("--no-checkpointing", action="store_true", help="TRL's default is gradient checkpointing")
@@ -179,13 +217,14 @@ def main() -> None:
         figures = run(
             given.folder,
             given.workload,
+            writer=given.writer,
             micro_batch=micro_batch,
             weights=given.weights,
             checkpointing=not given.no_checkpointing,
         )
     except torch.OutOfMemoryError as error:
         sys.exit(f"{error}\nTRL ran out of memory with --micro-batch {micro_batch}: give it a smaller one")
-    print(figures.to_json())
+    print(figures_to_json(figures))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
-"""What both sides of `benchmarks/embedded.py` are asked to do, and what each reports.
+"""What the sides of `benchmarks/embedded.py` are asked to do, and what each reports.
 
 A side is a script that is run by its own Python as `python SIDE FOLDER WORKLOAD`, with a model folder and a workload as
-JSON, and prints its figures as one line of JSON, the last line of its output. This file needs no package, so that every
-Python can load it, and it is the one place where the prompts, the reward and the meaning of each figure are defined.
+JSON. The last line of its output is a JSON list: the figures of each setting that it measured. This file needs no
+package, so that every Python can load it, and it is the one place where the prompts, the reward and the meaning of each
+figure are defined.
 """
 
 from __future__ import annotations
@@ -43,7 +44,15 @@ class Workload:
     does so after about as many tokens as its vocabulary has."""
 
     def __post_init__(self) -> None:
-        least = {"prompts": 1, "rollouts": 2, "prompt_tokens": 1, "new_tokens": 1, "steps": 1, "vocabulary": 8}
+        least = {
+            "prompts": 1,
+            "rollouts": 2,
+            "prompt_tokens": 1,
+            "new_tokens": 1,
+            "steps": 1,
+            "warmup": 0,
+            "vocabulary": 8,
+        }
         for name, bound in least.items():
             if (value := getattr(self, name)) < bound:
                 raise ValueError(f"{name} = {value}: must be at least {bound}")
@@ -70,13 +79,16 @@ class Workload:
 
 @dataclass(frozen=True)
 class Step:
-    """Wall-clock seconds of one policy step; on a GPU each reading waits for what was started before it."""
+    """Wall-clock seconds of one policy step; on a GPU each reading waits for what was started before it.
 
-    whole: float
+    A side that only generates has no time for the rest.
+    """
+
+    whole: float | None
     """From the end of the step before to the end of this one, so nothing is left out."""
     generating: float
     """From prompts as text to responses as tokens and text."""
-    learning: float
+    learning: float | None
     """From the advantages to the end of the optimizer's step: forward, backward, clipping, update."""
 
 
@@ -91,13 +103,14 @@ class Figures:
     """Response tokens of one step; their mean where responses end by themselves."""
     steps: tuple[Step, ...]
     """The timed ones, without the warm-up."""
-    peak_bytes: int
-    """GPU: the most that torch had allocated in training. CPU: the largest resident size of the whole process."""
+    peak_bytes: int | None
+    """GPU: the most that torch had allocated in training. CPU: the largest resident size of the whole process. None
+    where a side takes the share of the memory that it is given."""
 
     @property
-    def seconds(self) -> float:
+    def seconds(self) -> float | None:
         """Median time of a step."""
-        return statistics.median(step.whole for step in self.steps)
+        return _median([step.whole for step in self.steps])
 
     @property
     def generating(self) -> float:
@@ -105,23 +118,29 @@ class Figures:
         return statistics.median(step.generating for step in self.steps)
 
     @property
-    def learning(self) -> float:
+    def learning(self) -> float | None:
         """Median time of learning in a step."""
-        return statistics.median(step.learning for step in self.steps)
+        return _median([step.learning for step in self.steps])
 
     def join(self, other: Figures) -> Figures:
         """Add what a second run of the same side measured."""
-        return replace(self, steps=self.steps + other.steps, peak_bytes=max(self.peak_bytes, other.peak_bytes))
+        peaks = [peak for peak in (self.peak_bytes, other.peak_bytes) if peak is not None]
+        return replace(self, steps=self.steps + other.steps, peak_bytes=max(peaks, default=None))
 
-    def to_json(self) -> str:
-        """Write them as one line."""
-        return json.dumps(asdict(self))
 
-    @classmethod
-    def from_json(cls, line: str) -> Figures:
-        """Read what `to_json` wrote."""
-        fields = json.loads(line)
-        return cls(**{**fields, "steps": tuple(Step(**step) for step in fields["steps"])})
+def figures_to_json(*figures: Figures) -> str:
+    """Write them as one line."""
+    return json.dumps([asdict(each) for each in figures])
+
+
+def figures_from_json(line: str) -> list[Figures]:
+    """Read what `figures_to_json` wrote."""
+    return [Figures(**{**each, "steps": tuple(Step(**step) for step in each["steps"])}) for each in json.loads(line)]
+
+
+def _median(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
 
 
 SPECIAL = ("<pad>", "<eos>", "<unk>")

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import math
 import weakref
 
 import numpy as np
@@ -11,6 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rewardsmith.engines.embedded import generate
+from rewardsmith.engines.embedded.engine import EmbeddedEngine
+from rewardsmith.engines.embedded.kernels import cache_blocks
 from rewardsmith.engines.embedded.tiny import MAX_LENGTH, TINY
 from rewardsmith.engines.protocol import Sampling
 from rewardsmith.errors import UserError
@@ -77,10 +80,33 @@ def test_an_answer_depends_on_its_prompt_and_seed_alone(
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(generate.CHECK_EVERY, "cpu", steps[0])
         patch.setitem(generate.ROWS_STEP, "cpu", steps[1])
-        patch.setitem(generate.LENGTH_STEP, "cpu", steps[2])
+        patch.setattr(generate, "LENGTH_STEP", steps[2])
         patch.setattr(generate, "PREFILL_TOKENS", steps[3])
         found = tokens_of(answer(engine, [TEXTS[i] for i in chosen], SAMPLED, n=3, seeds=chosen))
     assert found == [alone[TEXTS[i]] for i in chosen]
+
+
+@given(
+    take=st.integers(1, len(TEXTS)),
+    rows=st.integers(1, 30),
+    tokens=st.integers(1, 90),
+    spare=st.integers(0, 60),
+    check_every=st.integers(1, 9),
+)
+@settings(max_examples=15)
+def test_an_answer_does_not_depend_on_blocks_and_on_waiting_for_them(
+    alone: dict[str, list[list[int]]], take: int, rows: int, tokens: int, spare: int, check_every: int
+) -> None:
+    engine = shared_engine("tiny-gemma2").copy(name="other")
+    engine._max_rows, engine._in_blocks = rows, True
+    longest = max(len(engine.encode(ask(text))) for text in TEXTS[:take]) + SAMPLED.max_tokens
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cache_blocks, "BLOCK_TOKENS", tokens)
+        patch.setitem(generate.CHECK_EVERY, "cpu", check_every)
+        patch.setattr(EmbeddedEngine, "_blocks", lambda *_: 1 + math.ceil(longest / tokens) + spare)
+        for _ in range(2):  # the second time with the state of the first
+            found = tokens_of(answer(engine, TEXTS[:take], SAMPLED, n=3, seeds=range(take)))
+            assert found == [alone[text] for text in TEXTS[:take]]
 
 
 def test_no_more_rows_than_the_limit_and_none_after_the_consumer_walks_away(monkeypatch: pytest.MonkeyPatch) -> None:

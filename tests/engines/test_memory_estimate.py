@@ -150,7 +150,7 @@ def test_layers_keep_what_the_formula_says(init: str, lora: LoraSettings | None,
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         batch, _ = next(model._forward([*rows(), *rows(answer=63)], 1.0, None, entropy=True))
-    shape, itemsize, tokens = model_shape(settings), {"float32": 4, "bfloat16": 2}[dtype], batch.tokens_1N.shape[1]
+    shape, itemsize, tokens = model_shape(settings), {"float32": 4, "bfloat16": 2}[dtype], len(batch.tokens_N)
     assert shape is not None
     spread = len(batch.plan._spread) / tokens  # type: ignore[attr-defined]
     repeated = spread * 2 * (shape.heads - shape.kv_heads) * shape.head_width  # by a CPU, for heads that share keys

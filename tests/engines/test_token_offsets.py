@@ -76,11 +76,20 @@ def word_pieces() -> Any:
     return wrapped(backend, clean_up_tokenization_spaces=True)
 
 
+def words() -> Any:
+    """No decoder at all: tokens are joined with spaces."""
+    names = ["[UNK]", "a", "b", "ab", ".", "é", "a b", " "]
+    backend = Tokenizer(models.WordLevel({name: i for i, name in enumerate(names)}, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return wrapped(backend)
+
+
 MAKERS: dict[str, Callable[[], Any]] = {
     "byte level": byte_level,
     "byte fallback": byte_fallback,
     "metaspace": metaspace,
     "word pieces": word_pieces,
+    "words": words,
     "written in Python": ByT5Tokenizer,  # leaves out bytes that are no text
     "characters": lambda: make_tiny("tiny-llama", seed=0)[1],
     "bytes": lambda: make_tiny("tiny-llama-bytes", seed=0)[1],
@@ -128,6 +137,14 @@ def test_any_tokens_lie_where_the_tokenizer_says(name: str, data: st.DataObject)
     full = decode(name, tokens)
     check(name, tokens)
     check(name, tokens, full[: data.draw(st.integers(0, len(full)))])
+
+
+@pytest.mark.parametrize("name", ["byte level", "byte fallback", "metaspace", "words", "characters", "qwen2 bytes"])
+def test_common_tokenizers_need_no_decoding_token_by_token(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = np.array(tokenizer_of(name)("ab a ab b", add_special_tokens=False)["input_ids"], np.int32)
+    text = decode(name, tokens)
+    monkeypatch.setattr(offsets_of(name), "_decode", lambda tokens: pytest.fail("decoded again"))
+    assert offsets_of(name).token_char_ends(tokens, text)[-1] == len(text)
 
 
 def test_a_text_of_other_tokens_is_refused() -> None:

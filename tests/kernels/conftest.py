@@ -6,7 +6,9 @@ in a process of its own, with TRITON_INTERPRET=1; there the tensors of a CPU go 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -15,8 +17,20 @@ from torch import Tensor
 from rewardsmith.engines.embedded.kernels import INTERPRETED
 
 collect_ignore = ["test_interpreter.py"] if INTERPRETED else []
-PLACES = [("cpu", torch.float32), ("cpu", torch.bfloat16)]
-PLACES += [("cuda", torch.float32), ("cuda", torch.bfloat16)] if torch.cuda.is_available() and not INTERPRETED else []
+DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() and not INTERPRETED else ["cpu"]
+DTYPES = [torch.float32] if INTERPRETED else [torch.float32, torch.bfloat16]  # it cuts bfloat16 instead of rounding
+PLACES = list(itertools.product(DEVICES, DTYPES))
+
+if INTERPRETED:  # numpy 2.4 makes no number of an array with one element; the bounds of a loop are such arrays
+    from triton.runtime import interpreter
+
+    patch = interpreter._patch_lang_tensor
+
+    def patch_index(tensor: Any, scope: Any) -> None:
+        patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
+
+    interpreter._patch_lang_tensor = patch_index
 
 
 @pytest.fixture(params=PLACES, ids=lambda place: f"{place[0]}-{str(place[1])[6:]}")
@@ -35,3 +49,15 @@ def randn(place: tuple[str, torch.dtype]) -> Callable[..., Tensor]:
         return numbers.to(*place).requires_grad_()
 
     return draw
+
+
+if INTERPRETED:  # from NumPy 2.4 on, int() refuses the array of one number that the bound of a loop is
+    from triton.runtime import interpreter
+
+    patch = interpreter._patch_lang_tensor
+
+    def patch_index(tensor: Any, scope: Any) -> None:
+        patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    interpreter._patch_lang_tensor = patch_index

@@ -7,10 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from rewardsmith.engines.embedded.kernels import INTERPRETED
-
-# Of the largest value of a tensor. bfloat16 has 8 bits; the interpreter cuts the others off in place of rounding.
-BOUNDS = {torch.float32: 2e-5, torch.bfloat16: 2**-6 if INTERPRETED else 2**-7}
+BOUNDS = {torch.float32: 2e-5, torch.bfloat16: 2**-7}  # of the largest value of a tensor; bfloat16 has 8 bits
 
 
 def close(found: Tensor, exact: Tensor, factor: float = 1.0) -> None:

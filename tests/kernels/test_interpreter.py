@@ -20,6 +20,6 @@ def test_the_kernels_pass_the_tests_of_their_twins() -> None:
         check=False,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
     assert found.returncode == 0, found.stdout[-8000:] + found.stderr[-2000:]

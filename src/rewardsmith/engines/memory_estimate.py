@@ -18,7 +18,7 @@ from rewardsmith.engines.model_settings import LoraSettings, ModelSettings
 
 GIB = 2**30
 ROWS_STEP, LENGTH_STEP = {"cpu": 8, "cuda": 32}, {"cpu": 32, "cuda": 128}  # as in `embedded.generate`
-CHUNK_LOGITS = {"cpu": 2**22, "cuda": 2**28}  # as in `embedded.heads`
+CHUNK_LOGITS = {"cpu": 2**22, "cuda": 2**29}  # as in `embedded.heads`
 PREFILL_TOKENS = 16_384
 RECOMPUTE_SHARE = 0.85  # of the free memory, that a pass may be estimated to need before layers are recomputed
 

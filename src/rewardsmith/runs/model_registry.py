@@ -84,7 +84,9 @@ class ModelRegistry:
             else:
                 from rewardsmith.engines.embedded.engine import EmbeddedEngine  # noqa: PLC0415 it imports torch
 
-                engine = EmbeddedEngine.open(settings, seed=seed, name=name)
+                engine = embedded = EmbeddedEngine.open(settings, seed=seed, name=name)
+                precision = str(embedded.dtype).removeprefix("torch.")
+                self._log(f"{name} is on {embedded.device} in {precision}, {embedded.forward_pass}")
         self._engines[name] = engine
         self._on_open(engine)
         if settings.offload:

@@ -10,7 +10,7 @@ import json
 import sys
 import warnings
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,8 @@ from rewardsmith.engines.embedded.recompute import run_layer
 from rewardsmith.engines.model_settings import LoraSettings
 from rewardsmith.errors import UserError, listing, nearest
 
+Backbone = Callable[[Tensor, Tensor], Tensor]
+"""Token ids and positions, both [N], to hidden states [N, D]; attention follows the current plan."""
 _LAYERS = {"full_attention", "sliding_attention"}
 
 
@@ -35,7 +37,7 @@ def max_length(config: Any) -> int:
     return int(getattr(config, "max_position_embeddings", None) or 2**31)
 
 
-def check_architecture(model: Any, name: str) -> None:
+def check_architecture(model: Any, backbone: Backbone, name: str) -> None:
     """Refuse a model that would give other numbers here than in transformers: a few tokens are run both ways."""
     config = model.config
     kinds = set(getattr(config, "layer_types", None) or ())
@@ -44,7 +46,7 @@ def check_architecture(model: Any, name: str) -> None:
         raise UserError(f"models.{name}: {config.model_type} has layers that the engine cannot run: {unknown}")
     try:
         with torch.no_grad():
-            difference, windows = _compare(model)
+            difference, windows = _compare(model, backbone)
     except Exception as error:  # an architecture may do anything that transformers allows
         why = f"{type(error).__name__}: {error}"
         raise UserError(f"models.{name}: the engine cannot run a {config.model_type} model ({why})") from error
@@ -58,7 +60,7 @@ def check_architecture(model: Any, name: str) -> None:
         raise UserError(f"models.{name}: the engine cannot run a {config.model_type} model ({why})")
 
 
-def _compare(model: Any, length: int = 6) -> tuple[float, set[int | None]]:
+def _compare(model: Any, backbone: Backbone, length: int = 6) -> tuple[float, set[int | None]]:
     """Return the largest difference, as a share of the largest number, and the windows that layers used."""
     # Spread over the vocabulary: the first ones are special tokens, on which real models in bfloat16 round wildly.
     size = model.config.vocab_size
@@ -66,8 +68,7 @@ def _compare(model: Any, length: int = 6) -> tuple[float, set[int | None]]:
     tokens = (stride * torch.arange(2 * length, device=model.device) + stride // 2).remainder(size)
     plan = PackedAttention(consecutive([length, length]), model.device)
     with attention_plan(plan):
-        hidden = model.base_model(input_ids=tokens[None], position_ids=plan.positions_N[None], use_cache=False)
-    ours: Tensor = hidden.last_hidden_state[0]
+        ours = backbone(tokens, plan.positions_N)
     is_language = model.get_output_embeddings() is not None
     if is_language:
         ours = head_of(model).logits(ours)

@@ -1,11 +1,10 @@
-"""Our attention function for Hugging Face models; the current plan decides which tokens see which.
+"""Our attention function; the current plan decides which tokens see which.
 
 `PackedAttention` runs whole sequences laid end to end without padding: learning, and the prefill of prompts.
-`DecodeAttention` runs one new token for each of many rows over their cached keys and values. The model itself builds no
-mask and keeps no cache.
+`DecodeAttention` runs one new token for each of many rows over their cached keys and values. A model from Hugging Face
+builds no mask and keeps no cache.
 
-Shape legend: N tokens of all sequences laid end to end, B sequences, R rows that decode, L length of the longest,
-H heads, K key-value heads, G = H / K heads that share one of them, D width of a head.
+Shape legend: N tokens of all sequences laid end to end, H heads, K key-value heads, D width of a head.
 """
 
 from __future__ import annotations
@@ -14,6 +13,8 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
+from inspect import signature
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,9 +22,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn.attention.varlen import varlen_attn
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 from transformers import AttentionInterface
 
+from rewardsmith.engines.embedded.kernels.block_attention import matmul_attention
+
+# From torch 2.12 on it must be said that heads share keys.
+_GROUPED: dict[str, Any] = {"enable_gqa": True} if "enable_gqa" in signature(varlen_attn).parameters else {}
 ATTENTION = "rewardsmith"  # our key in transformers' table of attention functions
 
 
@@ -40,8 +46,8 @@ class AttentionLayer:
 class AttentionPlan(Protocol):
     """Which tokens see which in one forward pass."""
 
-    def attend(self, layer: AttentionLayer, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Return [batch, tokens, H, D] for q [batch, H, tokens, D] and k, v [batch, K, tokens, D]."""
+    def attend(self, layer: AttentionLayer, q_NHD: Tensor, k_NKD: Tensor, v_NKD: Tensor) -> Tensor:
+        """Return [N, H, D], what each query reads."""
         ...
 
 
@@ -67,6 +73,13 @@ def attention_plan(plan: AttentionPlan) -> Iterator[None]:
         set_attention_plan(before)
 
 
+def attend(layer: AttentionLayer, q_NHD: Tensor, k_NKD: Tensor, v_NKD: Tensor) -> Tensor:
+    """Attend under the current plan."""
+    if _plan is None:
+        raise RuntimeError("attention was called outside `attention_plan`")
+    return _plan.attend(layer, q_NHD, k_NKD, v_NKD)
+
+
 def _attend(
     module: Any,
     query: Tensor,
@@ -79,12 +92,12 @@ def _attend(
     softcap: float | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    if _plan is None:
-        raise RuntimeError("attention was called outside `attention_plan`")
     if others.get("s_aux") is not None:
         raise NotImplementedError("attention sinks are not supported by the embedded engine")
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
-    return _plan.attend(AttentionLayer(int(module.layer_idx), scale, sliding_window, softcap), query, key, value), None
+    layer = AttentionLayer(int(module.layer_idx), scale, sliding_window, softcap)
+    out_NHD = attend(layer, *(x.transpose(1, 2).flatten(0, 1) for x in (query, key, value)))
+    return out_NHD.view(query.shape[0], query.shape[2], *out_NHD.shape[1:]), None
 
 
 AttentionInterface.register(ATTENTION, _attend)
@@ -94,157 +107,124 @@ class PackedAttention:
     """Sequences laid end to end; each token sees its own sequence up to itself.
 
     Sequences may share a beginning: the prompt of several responses is there once among the N tokens, and goes through
-    every layer once. Only attention repeats it for each sequence. `sequences` are the places of their tokens among the
-    N; `positions_N` is the position of each token in its sequence.
+    every layer once. `sequences` are the places of their tokens among the N, in the order of the N; `positions_N` is
+    the position of each token in its sequence.
     """
 
     def __init__(self, sequences: Sequence[NDArray[np.int64]], device: torch.device) -> None:
-        lengths = np.array([len(sequence) for sequence in sequences])
-        self._count, self._width = len(sequences), int(lengths.max())
-        places = np.concatenate([i * self._width + np.arange(n) for i, n in enumerate(lengths)])
-        tokens = np.concatenate(sequences)
-        spread = np.zeros(self._count * self._width, dtype=np.int64)
-        spread[places] = tokens
-        gathered = np.empty(int(tokens.max()) + 1, dtype=np.int64)
-        gathered[tokens] = places  # a shared token comes out the same from each of its sequences: any one will do
-        self._is_identity = np.array_equal(spread, np.arange(len(gathered)))
-        self._spread = to_device(spread, device)
-        self._gathered_N = to_device(gathered, device)
-        self._extra = to_device(places[gathered[tokens] != places], device)
-        self.positions_N = self._gathered_N % self._width
+        self._device = device
+        self._lengths = np.array([len(sequence) for sequence in sequences])
+        self._tokens = np.concatenate(sequences)
+        starts = np.cumsum(self._lengths) - self._lengths
+        self._positions = np.arange(len(self._tokens)) - np.repeat(starts, self._lengths)
+        positions_N = np.empty(int(self._tokens.max()) + 1, dtype=np.int64)
+        positions_N[self._tokens] = self._positions
+        self.positions_N = to_device(positions_N, device)
         self._masks: dict[int | None, Tensor] = {}
         self.windows: set[int | None] = set()  # that layers have used so far
 
-    def attend(self, layer: AttentionLayer, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Attend within each sequence: q [1, H, N, D] gives [1, N, H, D].
-
-        Tokens are spread to [B, L] for this step alone. They are padded on the right, where causal attention never
-        looks, so no mask is needed and the fastest kernels apply.
-        """
+    def attend(self, layer: AttentionLayer, q_NHD: Tensor, k_NKD: Tensor, v_NKD: Tensor) -> Tensor:
+        """Attend within each sequence."""
         self.windows.add(layer.window)
-        q, k, v = (self._spread_rows(x) for x in (q, k, v))
+        if layer.cap is None and _fits_flash(q_NHD, v_NKD):
+            return self._flash(layer, q_NHD, k_NKD, v_NKD)
+        return self._padded(layer, q_NHD, k_NKD, v_NKD)
+
+    # ---- on a GPU: one kernel for sequences of any length ----------------------------------------------------------
+
+    def _flash(self, layer: AttentionLayer, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """The queries of a sequence are its own tokens; its keys begin with the prompt that it shares."""
+        starts_q, starts_k, longest_q, longest_k, repeats = self._flash_layout
+        if repeats is not None:
+            k, v = repeats.apply(k), repeats.apply(v)
+        left = -1 if layer.window is None else layer.window - 1
+        out = varlen_attn(
+            q, k, v, starts_q, starts_k, longest_q, longest_k, scale=layer.scale, window_size=(left, 0), **_GROUPED
+        )
+        assert isinstance(out, Tensor)  # and no pair: nothing else was requested
+        return out
+
+    @cached_property
+    def _flash_layout(self) -> tuple[Tensor, Tensor, int, int, _Repeats | None]:
+        ends = np.maximum.accumulate(self._tokens[np.cumsum(self._lengths) - 1]) + 1
+        new = np.diff(ends, prepend=0)  # tokens of a sequence that no sequence before it has
+        keys, new = self._lengths[new > 0], new[new > 0]
+        starts_q, starts_k = (to_device(np.cumsum([0, *counts]), self._device, np.int32) for counts in (new, keys))
+        repeats = None if len(self._tokens) == len(self.positions_N) else _Repeats(self._tokens, self._device)
+        return starts_q, starts_k, int(new.max()), int(keys.max()), repeats
+
+    # ---- anywhere: sequences padded to the longest -----------------------------------------------------------------
+
+    def _padded(self, layer: AttentionLayer, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Padding is on the right, where causal attention never looks, so no mask is needed."""
+        width, repeats = self._padded_layout
+        shape = (len(self._lengths), width)
+        if repeats is not None:
+            q, k, v = (repeats.apply(x) for x in (q, k, v))
+        q, k, v = (x.reshape(*shape, *x.shape[1:]).transpose(1, 2) for x in (q, k, v))
         groups = q.shape[1] // k.shape[1]
-        slides = layer.window is not None and layer.window < self._width
+        slides = layer.window is not None and layer.window < width
         fused = q.device.type == "cuda" and not slides and layer.cap is None  # kernels that share keys among heads
         if groups > 1 and not fused:
             k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
         if layer.cap is not None:
-            visible = self._visible(layer.window if slides else None, q.device)
+            visible = self._visible(layer.window if slides else None, width)
             mask = torch.zeros_like(visible, dtype=q.dtype).masked_fill_(~visible, -math.inf)
-            out = _matmul_attention(layer, q, k, v, mask)
+            out = matmul_attention(q, k, v, mask, scale=layer.scale, cap=layer.cap)
         else:
-            band = self._visible(layer.window, q.device) if slides else None
+            band = self._visible(layer.window, width) if slides else None
             out = sdpa(q, k, v, band, is_causal=not slides, scale=layer.scale, enable_gqa=fused and groups > 1)
-        flat = out.transpose(1, 2).reshape(-1, out.shape[1], out.shape[-1])
-        return (flat if self._is_identity else _Gather.apply(flat, self._gathered_N))[None]  # type: ignore[no-untyped-call]
+        out = out.transpose(1, 2).flatten(0, 1)
+        return out if repeats is None else repeats.undo(out)
 
-    def _spread_rows(self, x: Tensor) -> Tensor:
-        flat = x[0].transpose(0, 1)  # [N, heads, D]
-        if not self._is_identity:
-            flat = _Spread.apply(flat, self._spread, self._gathered_N, self._extra)  # type: ignore[no-untyped-call]
-        return flat.reshape(self._count, self._width, *flat.shape[1:]).transpose(1, 2)
+    @cached_property
+    def _padded_layout(self) -> tuple[int, _Repeats | None]:
+        width = int(self._lengths.max())
+        places = np.repeat(width * np.arange(len(self._lengths)), self._lengths) + self._positions
+        spread = np.zeros(len(self._lengths) * width, dtype=np.int64)
+        spread[places] = self._tokens
+        if np.array_equal(spread, np.arange(len(self.positions_N))):
+            return width, None
+        return width, _Repeats(spread, self._device, places)
 
-    def _visible(self, window: int | None, device: torch.device) -> Tensor:
+    def _visible(self, window: int | None, width: int) -> Tensor:
         """Return which keys each query sees, [L, L]; the layers of one pass share it."""
         if window not in self._masks:
-            ones = torch.ones(self._width, self._width, dtype=torch.bool, device=device).tril()
+            ones = torch.ones(width, width, dtype=torch.bool, device=self._device).tril()
             self._masks[window] = ones if window is None else ones.triu(1 - window)
         return self._masks[window]
 
 
-class KeyValueCache:
-    """Keys and values of up to `rows` sequences of up to `length` tokens: [rows, K, length, D] for each layer."""
+class _Repeats:
+    """N tokens laid out over more places: a token may have several, and a place may hold padding.
 
-    def __init__(self, rows: int, length: int) -> None:
-        self.rows = rows
-        self.length = length
-        self._layers: dict[int, tuple[Tensor, Tensor]] = {}
-
-    def layer(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Return a layer's tensors, allocated at the first call like k and v."""
-        if layer not in self._layers:
-            shape = (self.rows, k.shape[1], self.length)
-            self._layers[layer] = (k.new_zeros(*shape, k.shape[-1]), v.new_zeros(*shape, v.shape[-1]))
-        return self._layers[layer]
-
-    def move(self, sources: Tensor, targets: Tensor, length: int) -> None:
-        """Copy the first `length` tokens of the rows `sources` to the rows `targets`."""
-        for pair in self._layers.values():
-            for tensor in pair:
-                tensor[targets, :, :length] = tensor[sources, :, :length]
-
-
-class PrefillAttention(PackedAttention):
-    """`PackedAttention` over prompts that stores keys and values in the cache, for all `rows` that share a prompt."""
-
-    def __init__(
-        self, lengths: Sequence[int], rows: Sequence[Sequence[int]], cache: KeyValueCache, device: torch.device
-    ) -> None:
-        prompts = consecutive(lengths)
-        super().__init__(prompts, device)
-        self._cache = cache
-        copies = [(row, prompt) for prompt, mine in zip(prompts, rows, strict=True) for row in mine]
-        self._rows_M = to_device(np.concatenate([np.full(len(prompt), row) for row, prompt in copies]), device)
-        self._positions_M = to_device(np.concatenate([np.arange(len(prompt)) for _, prompt in copies]), device)
-        self._tokens_M = to_device(np.concatenate([prompt for _, prompt in copies]), device)
-
-    def attend(self, layer: AttentionLayer, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Store k and v, then attend."""
-        for cached, new in zip(self._cache.layer(layer.index, k, v), (k, v), strict=True):
-            cached[self._rows_M, :, self._positions_M] = new[0].transpose(0, 1)[self._tokens_M]
-        return super().attend(layer, q, k, v)
-
-
-class DecodeAttention:
-    """One new token for each of the first R rows of a cache, at `positions_R`; it sees itself and everything before.
-
-    `length` is how much of the cache is read, more than the largest position.
+    `spread` has the token of each place; `places` are those that are no padding, by default all.
     """
 
-    def __init__(self, cache: KeyValueCache, positions_R: Tensor, length: int) -> None:
-        self._cache = cache
-        self._positions_R = positions_R
-        self._rows_R = torch.arange(len(positions_R), device=positions_R.device)
-        self._length = length
-        self._masks: dict[tuple[int | None, torch.dtype], Tensor] = {}
+    def __init__(
+        self, spread: NDArray[np.int64], device: torch.device, places: NDArray[np.int64] | None = None
+    ) -> None:
+        places = np.arange(len(spread)) if places is None else places
+        tokens = spread[places]
+        gathered = np.empty(int(tokens.max()) + 1, dtype=np.int64)
+        gathered[tokens] = places  # a shared token comes out the same from each of its sequences: any one will do
+        self._spread, self._gathered_N = to_device(spread, device), to_device(gathered, device)
+        self._extra = to_device(places[gathered[tokens] != places], device)
 
-    def attend(self, layer: AttentionLayer, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Attend from q [R, H, 1, D] to each row's keys; returns [R, 1, H, D].
+    def apply(self, flat: Tensor) -> Tensor:
+        """Lay tokens [N, …] out over their places."""
+        out: Tensor = _Spread.apply(flat, self._spread, self._gathered_N, self._extra)  # type: ignore[no-untyped-call]
+        return out
 
-        Heads that share keys become queries of one head, [R, K, G, D]: nothing is repeated in memory.
-        """
-        rows, heads, _, width = q.shape
-        keys, values = self._cache.layer(layer.index, k, v)
-        keys[self._rows_R, :, self._positions_R] = k[:, :, 0]
-        values[self._rows_R, :, self._positions_R] = v[:, :, 0]
-        q = q.view(rows, k.shape[1], heads // k.shape[1], width)
-        k, v = keys[:rows, :, : self._length], values[:rows, :, : self._length]
-        mask = self._mask(layer.window, q.dtype)
-        # Fused kernels are made for many queries; for one, two matrix products are faster if heads are wide.
-        if layer.cap is None and q.device.type != "cpu" and width < 128:
-            out = sdpa(q, k, v, attn_mask=mask.expand(*q.shape[:3], self._length), scale=layer.scale)
-        else:
-            out = _matmul_attention(layer, q, k, v, mask)
-        return out.reshape(rows, 1, heads, v.shape[-1])
-
-    def _mask(self, window: int | None, dtype: torch.dtype) -> Tensor:
-        """Return [R, 1, 1, L] to add to the scores; the layers of one step share it."""
-        if (window, dtype) not in self._masks:
-            columns_L = torch.arange(self._length, device=self._positions_R.device)
-            visible_RL = columns_L[None] <= self._positions_R[:, None]
-            if window is not None:
-                visible_RL &= columns_L[None] > self._positions_R[:, None] - window
-            hidden_RL = torch.zeros_like(visible_RL, dtype=dtype).masked_fill_(~visible_RL, -math.inf)
-            self._masks[window, dtype] = hidden_RL[:, None, None]
-        return self._masks[window, dtype]
+    def undo(self, spread: Tensor) -> Tensor:
+        """Pick each of the N tokens from one of its places."""
+        out: Tensor = _Gather.apply(spread, self._gathered_N)  # type: ignore[no-untyped-call]
+        return out
 
 
-def _matmul_attention(layer: AttentionLayer, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-    """Attend by two matrix products; `mask` is added to the scores."""
-    scores = (q * layer.scale) @ k.transpose(-1, -2)
-    if layer.cap is not None:
-        scores = torch.tanh(scores / layer.cap) * layer.cap
-    return (scores + mask).softmax(-1, dtype=torch.float32).to(v.dtype) @ v
+def _fits_flash(q: Tensor, v: Tensor) -> bool:
+    width = q.shape[-1]
+    return q.is_cuda and q.dtype != torch.float32 and width == v.shape[-1] and width % 8 == 0 and width <= 256
 
 
 class _Spread(torch.autograd.Function):
@@ -291,6 +271,9 @@ def consecutive(lengths: Sequence[int]) -> list[NDArray[np.int64]]:
     return [np.arange(end - length, end) for end, length in zip(ends, lengths, strict=True)]
 
 
-def to_device(numbers: Sequence[int] | NDArray[np.integer], device: torch.device) -> Tensor:
-    """Return integers as an int64 tensor."""
-    return torch.from_numpy(np.asarray(numbers, dtype=np.int64)).to(device)
+def to_device(
+    numbers: Sequence[int] | NDArray[np.integer | np.bool_], device: torch.device, dtype: type = np.int64
+) -> Tensor:
+    """Return numbers as a tensor; the host does not wait until the device has done what was launched before."""
+    tensor = torch.from_numpy(np.asarray(numbers, dtype=dtype))
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -17,9 +18,21 @@ from torch.nn.utils import get_total_norm
 from rewardsmith.engines.embedded import architectures
 from rewardsmith.engines.embedded.attention import attention_plan
 from rewardsmith.engines.embedded.cards import current, free_memory, select_device
-from rewardsmith.engines.embedded.generate import LENGTH_STEP, Completion, GenerationRequest, Generator, StopRule
+from rewardsmith.engines.embedded.decode_state import DecodeState
+from rewardsmith.engines.embedded.decoder import Decoder, why_general
+from rewardsmith.engines.embedded.generate import (
+    ROWS_STEP,
+    Completion,
+    GenerationRequest,
+    Generator,
+    StopRule,
+    longest_sequence,
+    round_up,
+)
 from rewardsmith.engines.embedded.heads import Head
 from rewardsmith.engines.embedded.host_memory import HostOffload
+from rewardsmith.engines.embedded.kernels import cache_blocks
+from rewardsmith.engines.embedded.kv_cache import CachePlaces
 from rewardsmith.engines.embedded.learner import Learner
 from rewardsmith.engines.embedded.loading import (
     LoadedModel,
@@ -40,7 +53,8 @@ from rewardsmith.errors import UserError
 from rewardsmith.learning import OptimizerSettings
 from rewardsmith.types import Prompt, Rollout, RolloutGroup
 
-MAX_ROWS = {"cpu": 256, "cuda": 512}
+MAX_ROWS = {"cpu": 256, "cuda": 1024}
+CACHE_SHARE = 0.85  # of the free GPU memory, for keys and values
 TOKENS_PER_PASS = {"cpu": 8_192, "cuda": 16_384}
 LEARNER_FILE = "learner.safetensors"
 ALL_LAYERS = 2**31
@@ -57,8 +71,10 @@ class EmbeddedEngine(ModelText):
         self.model: Any = loaded.model
         if self.stop_ids != loaded.stop_ids and getattr(self.model, "generation_config", None) is not None:
             self.model.generation_config.eos_token_id = list(self.stop_ids)  # servers stop where we stop
+        self._why_general = why_general(self.model.config)
+        self._decoder = None if self._why_general else Decoder(self.model.base_model)
         with quiet(), current(self.device):
-            architectures.check_architecture(self.model, name)
+            architectures.check_architecture(self.model, self._backbone, name)
             architectures.fuse_norms(self.model)
         if settings.head == "scalar":
             architectures.configure_scalar_head(self.model, self.tokenizer, settings.template)
@@ -70,10 +86,13 @@ class EmbeddedEngine(ModelText):
             raise UserError(f"models.{name}.recompute: transformers cannot recompute the layers of a {kind} model")
         if settings.lora is not None:
             self.model = architectures.attach_adapter(self.model, settings.lora, name)
+            self._decoder = None if self._why_general else Decoder(architectures.base_of(self.model).base_model)
             if settings.lora.init is not None:
                 architectures.check_trained_adapter(settings.lora, f"models.{name}.lora")
                 restore_weights(self.model, Path(settings.lora.init), adapter=True)
         self._learner: Learner | None = None
+        self._in_blocks = self.device.type == "cuda"  # keys and values
+        self._state: DecodeState | None = None  # of the last generation in blocks
         self._digest = ""
         self._offload = HostOffload()
         self._offloaded = False  # whether host memory holds the weights as they are
@@ -102,6 +121,11 @@ class EmbeddedEngine(ModelText):
         architectures.cast_parameters(model, dtype)
         model.requires_grad_(True)  # an adapter had frozen the weights
         return EmbeddedEngine(LoadedModel(model, self.tokenizer, device, dtype, self.stop_ids), settings, name=name)
+
+    @property
+    def forward_pass(self) -> str:
+        """Whose code runs the layers of the model, and why."""
+        return f"transformers' layers: {self._why_general}" if self._why_general else "fused layers"
 
     @property
     def max_length(self) -> int:
@@ -164,23 +188,48 @@ class EmbeddedEngine(ModelText):
             sorted({*self.stop_ids, *sampling.stop_tokens, *named}),
             sampling,
         )
-        length = max(len(request.prompt) + request.max_tokens(sampling) for request in requests)
-        rows = self._rows_that_fit(length)
-        generator = Generator(self._backbone, self._head(), stop, requests, sampling, self.device, max_rows=rows)
-        async for item in generator.complete(tick):
-            yield item
+        rows = min(self._max_rows, sum(request.n for request in requests))
+        blocks = self._blocks(rows, longest_sequence(requests, sampling)) if self._in_blocks else None
+        state, self._state = self._decode_state(requests, sampling, rows), None  # another call has its own
+        generator = Generator(
+            self._backbone, self._head(), stop, requests, sampling, state, max_rows=rows, blocks=blocks
+        )
+        try:
+            async for item in generator.complete(tick):
+                yield item
+        finally:
+            if self._in_blocks and self._awake:
+                self._state = state
 
-    def _rows_that_fit(self, length: int) -> int:
-        """Return how many rows of this length to generate at a time: the setting, or what fits the GPU memory."""
-        if self.device.type != "cuda" or self.settings.rows is not None:
-            return self._max_rows
+    def _decode_state(self, requests: Sequence[GenerationRequest], sampling: Sampling, rows: int) -> DecodeState:
+        """Return room for the rows of a call: on a GPU that of the call before, with its graphs, if it is enough."""
+        rows = round_up(rows, ROWS_STEP[self.device.type])
+        width = max(request.max_tokens(sampling) for request in requests)
+        if not self._in_blocks:
+            return DecodeState(rows, width, self.device)
+        blocks = math.ceil(longest_sequence(requests, sampling) / cache_blocks.BLOCK_TOKENS)
+        if self._state is not None:
+            if self._state.holds(rows, width, blocks):
+                return self._state
+            rows, width, blocks = (max(pair) for pair in zip(self._state.size, (rows, width, blocks), strict=True))
+        layers = architectures.base_of(self.model).config.get_text_config().num_hidden_layers
+        return DecodeState(rows, width, self.device, blocks=blocks, places=CachePlaces(layers, self.dtype, self.device))
+
+    def _blocks(self, rows: int, length: int) -> int:
+        """Return how many blocks of keys and values to have: enough for all rows, or what fits the GPU memory."""
         config = architectures.base_of(self.model).config.get_text_config()
         heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        row = 2 * config.num_hidden_layers * heads * width * self.dtype.itemsize * (length + LENGTH_STEP["cuda"])
-        cached = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
-        free = torch.cuda.mem_get_info(self.device)[0] + cached
-        return max(1, min(self._max_rows, int(0.7 * free / row)))
+        block = 2 * config.num_hidden_layers * heads * width * self.dtype.itemsize * cache_blocks.BLOCK_TOKENS
+        free = free_memory(self.device)
+        one = math.ceil(length / cache_blocks.BLOCK_TOKENS)
+        fitting = int(CACHE_SHARE * free / block) - 1  # one belongs to no row
+        if fitting < one:
+            raise UserError(
+                f"models.{self.name}: the keys and values of {length} tokens take {one * block / 2**30:.1f} GiB, and"
+                f" {free / 2**30:.1f} GiB are free on {self.device}: lower max_tokens, or free memory"
+            )
+        return 1 + min(rows * one, fitting)
 
     # ---- learning --------------------------------------------------------------------------------------------------
 
@@ -270,15 +319,15 @@ class EmbeddedEngine(ModelText):
             batch = pack(rows, chosen, _width(rows), self.device)
             layers = self._recomputed_layers(batch, [rows[i] for i in chosen])
             with attention_plan(batch.plan), recompute_layers(layers, offload=self.settings.recompute == "offload"):
-                hidden_1ND = self._backbone(batch.tokens_1N, batch.plan.positions_N[None])
-            yield batch, self._outputs(batch, hidden_1ND[0, batch.predicts_M], temperature, entropy=entropy)
+                hidden_ND = self._backbone(batch.tokens_N, batch.plan.positions_N)
+            yield batch, self._outputs(batch, hidden_ND[batch.predicts_M], temperature, entropy=entropy)
 
     def _recomputed_layers(self, batch: PackedBatch, rows: Sequence[Row]) -> int:
         """Return how many layers a pass recomputes: none, all, or as many as the free memory needs."""
         if not torch.is_grad_enabled() or self._shape is None:
             return ALL_LAYERS if self.settings.recomputes_all else 0
         missing = sum(p.numel() for p in self.model.parameters() if p.requires_grad and p.grad is None)
-        tokens = len(batch.plan.positions_N)
+        tokens = len(batch.tokens_N)
         return recomputed_layers(
             self._shape,
             self.dtype.itemsize,
@@ -299,10 +348,14 @@ class EmbeddedEngine(ModelText):
             )
         return Outputs(batch.rows, batch.mask_bT, *(batch.padded(x) for x in (logprobs_M, entropy_M, values_M)))
 
-    def _backbone(self, tokens_bt: Tensor, positions_bt: Tensor) -> Tensor:
+    def _backbone(self, tokens_N: Tensor, positions_N: Tensor) -> Tensor:
+        if self._decoder is not None:
+            return self._decoder.forward(tokens_N, positions_N)
         backbone = architectures.base_of(self.model).base_model
-        hidden: Tensor = backbone(input_ids=tokens_bt, position_ids=positions_bt, use_cache=False).last_hidden_state
-        return hidden
+        hidden: Tensor = backbone(
+            input_ids=tokens_N[None], position_ids=positions_N[None], use_cache=False
+        ).last_hidden_state
+        return hidden[0]
 
     def _head(self) -> Head:
         return architectures.head_of(architectures.base_of(self.model))
@@ -312,6 +365,7 @@ class EmbeddedEngine(ModelText):
     def sleep(self) -> None:
         """Offload weights and optimizer to host memory; weights that have not changed are not copied again."""
         if self.device.type == "cuda" and self._awake:
+            self._state = None  # its graphs hold the addresses of the weights
             with current(self.device):
                 self._offload.to_host(self._tensors(), unchanged=self._learner is None and self._offloaded)
                 torch.cuda.empty_cache()

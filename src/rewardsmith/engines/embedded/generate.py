@@ -1,8 +1,9 @@
 """Continuous batching: many rows decode together; a group's prompt is prefilled once; finished rows make room.
 
 A row of the batch is one response. Its state is in tensors on the device, so that a decoding step is one function of
-fixed tensors and can be recorded and replayed as a CUDA graph. A row that is finished but not yet taken out stands
-still, so how often the host looks (`CHECK_EVERY`) changes nothing in the result.
+fixed tensors, recorded once as a CUDA graph and replayed in this call and in later ones. A row that is finished but not
+yet taken out stands still, so how often the host looks (`CHECK_EVERY`) changes nothing in the result. Rows wait while
+the memory for keys and values is full; a row that cannot grow is taken out and prefilled again later.
 """
 
 from __future__ import annotations
@@ -12,34 +13,29 @@ import math
 from bisect import bisect_left
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
-from functools import cache, partial
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rewardsmith.engines.embedded.attention import (
-    DecodeAttention,
-    KeyValueCache,
-    PrefillAttention,
-    attention_plan,
-    to_device,
-)
+from rewardsmith.engines.embedded.architectures import Backbone
+from rewardsmith.engines.embedded.attention import attention_plan, to_device
 from rewardsmith.engines.embedded.cards import current
+from rewardsmith.engines.embedded.decode_state import DecodeState
 from rewardsmith.engines.embedded.heads import Head
+from rewardsmith.engines.embedded.kernels import cache_blocks
+from rewardsmith.engines.embedded.kv_cache import BlockTable, DecodeAttention, KeyValueCache, PrefillAttention
 from rewardsmith.engines.embedded.sampling import sample, uniforms
 from rewardsmith.engines.protocol import Sampling, Tick, no_tick
 from rewardsmith.errors import UserError
 
 CHECK_EVERY = {"cpu": 1, "cuda": 8}  # decoding steps between two looks of the host: on a GPU each one waits
 ROWS_STEP = {"cpu": 8, "cuda": 32}  # the batch size is a multiple of this: it shrinks only when that saves something
-LENGTH_STEP = {"cpu": 32, "cuda": 128}  # attention reads the cache up to a multiple of this many tokens
+LENGTH_STEP = 32  # without a block table attention reads the cache up to a multiple of this many tokens
 PREFILL_TOKENS = 16_384  # prompt tokens in one forward pass
-
-Backbone = Callable[[Tensor, Tensor], Tensor]
-"""Token ids and positions, both [b, t], to hidden states [b, t, D]; attention follows the current plan."""
 
 
 @dataclass(frozen=True)
@@ -72,10 +68,21 @@ class Completion:
     stopped: bool  # by the model; False when the token limit ended it
 
 
+@dataclass(frozen=True)
+class Waiting:
+    """Responses that wait for rows; one that was taken out goes on after the tokens that it has already."""
+
+    index: int  # of the request
+    responses: tuple[int, ...]
+    tokens: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
+    logprobs: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))
+
+
 class Generator:
     """Generates the responses of some requests: `schedule`, `run`, `postprocess`, until all are complete.
 
-    `backbone` is the model without its head; `max_rows` is how many responses are generated at a time.
+    `backbone` is the model without its head; `max_rows` is how many responses are generated at a time at most. `state`
+    is kept between calls. With `blocks` of memory for keys and values, rows share them; without, each row has its own.
     """
 
     def __init__(
@@ -85,33 +92,34 @@ class Generator:
         stop: StopRule,
         requests: Sequence[GenerationRequest],
         sampling: Sampling,
-        device: torch.device,
+        state: DecodeState,
         *,
         max_rows: int,
+        blocks: int | None = None,
     ) -> None:
         self._backbone, self._head, self._stop = backbone, head, stop
-        self._requests, self._sampling, self._device = requests, sampling, device
-        kind = device.type
-        self._check_every, self._rows_step, self._length_step = CHECK_EVERY[kind], ROWS_STEP[kind], LENGTH_STEP[kind]
+        self._requests, self._sampling, self._state, self._device = requests, sampling, state, state.device
+        kind = self._device.type
+        self._check_every, self._rows_step = CHECK_EVERY[kind], ROWS_STEP[kind]
         self._waiting = deque(
-            (index, range(first, min(first + max_rows, request.n)))
+            Waiting(index, tuple(range(first, min(first + max_rows, request.n))))
             for index, request in enumerate(requests)
             for first in range(0, request.n, max_rows)
         )
-        self._max_rows = min(max_rows, sum(request.n for request in requests))
-        size = round_up(self._max_rows, self._rows_step)
-        length = max(len(request.prompt) + request.max_tokens(sampling) for request in requests) + 1
-        self._state = DecodeState(size, max(request.max_tokens(sampling) for request in requests), device)
-        self._cache = KeyValueCache(size, round_up(length, self._length_step))
-        self._stops_K = torch.tensor(stop.ids, device=device)
-        self._rows_S = torch.arange(size, device=device)
-        self._owners: list[tuple[int, int] | None] = [None] * size  # (request, response) of each row
-        self._lengths = [0] * size  # upper bounds, kept on the host: reading the device would wait for it
+        self._max_rows = max_rows
+        self._table = None if blocks is None else BlockTable(state.table_SM, blocks, cache_blocks.BLOCK_TOKENS)
+        if blocks is None:
+            self._cache = KeyValueCache(state.rows, round_up(longest_sequence(requests, sampling) + 1, LENGTH_STEP))
+        else:
+            self._cache = KeyValueCache(blocks, cache_blocks.BLOCK_TOKENS, state.places)
+        state.retire(slice(None))
+        self._stops_K = state.stop_ids(stop.ids)
+        self._owners: list[tuple[int, int] | None] = [None] * state.rows  # (request, response) of each row
+        self._lengths = [0] * state.rows  # upper bounds, kept on the host: reading the device would wait for it
+        self._order: list[int] = []  # rows in use, in the order in which they were admitted
         self._completions: list[dict[int, Completion]] = [{} for _ in requests]
         self._finished = 0  # responses
         self._tokens = 0  # approximate: a row that ends between two looks counts up to the second
-        self._graphs: dict[tuple[int, int], torch.cuda.CUDAGraph | None] = {}
-        self._pool = torch.cuda.graph_pool_handle() if kind == "cuda" else None
 
     async def complete(self, tick: Tick = no_tick) -> AsyncIterator[tuple[int, tuple[Completion, ...]]]:
         """Yield (index of the request, its responses) as soon as all responses of a request are there.
@@ -135,67 +143,124 @@ class Generator:
     # ---- schedule: rows come and go --------------------------------------------------------------------------------
 
     def _schedule(self) -> None:
-        """Give free rows to waiting groups, in order, and prefill their prompts; then close gaps."""
-        active = sum(owner is not None for owner in self._owners)
-        free = deque([i for i, owner in enumerate(self._owners) if owner is None][: self._max_rows - active])
-        admitted: list[tuple[int, range, list[int]]] = []
+        """Give free rows to waiting responses, in order, and prefill their prompts; then close gaps."""
+        free = deque([i for i, owner in enumerate(self._owners) if owner is None][: self._max_rows - len(self._order)])
+        admitted: list[tuple[Waiting, list[int]]] = []
         longest = 0
-        while self._waiting and len(self._waiting[0][1]) <= len(free):
-            index, responses = self._waiting.popleft()
-            rows = [free.popleft() for _ in responses]
-            length = len(self._requests[index].prompt)
-            for row, response in zip(rows, responses, strict=True):
-                self._owners[row], self._lengths[row] = (index, response), length + 1
-            # Attention pads prompts to the longest of a pass, so that is what counts.
+        while self._waiting and len(self._waiting[0].responses) <= len(free):
+            waiting = self._waiting[0]
+            rows = [free[i] for i in range(len(waiting.responses))]
+            length = len(self._prefix(waiting))
+            if self._table and not self._table.admit(rows, length, spare=len(self._order)):  # a block each to grow
+                if self._order or len(rows) == 1:
+                    break
+                half = len(rows) // 2  # the group as a whole may never fit
+                parts = waiting.responses[:half], waiting.responses[half:]
+                self._waiting[0] = replace(waiting, responses=parts[1])
+                self._waiting.appendleft(replace(waiting, responses=parts[0]))
+                continue
+            self._waiting.popleft()
+            for row, response in zip(rows, waiting.responses, strict=True):
+                free.popleft()
+                self._owners[row], self._lengths[row] = (waiting.index, response), length + 1
+                self._order.append(row)
+            # Attention may pad prompts to the longest of a pass, so that is what counts.
             longest = max(longest, length)
-            if admitted and (self._requests[index].alone or (len(admitted) + 1) * longest > PREFILL_TOKENS):
+            alone = self._requests[waiting.index].alone
+            if admitted and (alone or (len(admitted) + 1) * longest > PREFILL_TOKENS):
                 self._prefill(admitted)
                 admitted, longest = [], length
-            admitted.append((index, responses, rows))
+            admitted.append((waiting, rows))
         if admitted:
             self._prefill(admitted)
         self._close_gaps()
 
-    def _prefill(self, admitted: list[tuple[int, range, list[int]]]) -> None:
-        """Read the prompts, once each, and sample the first token of every row."""
+    def _prefix(self, waiting: Waiting) -> NDArray[np.int32]:
+        """Return the tokens to prefill: the prompt, and what the response has already."""
+        return np.concatenate([self._requests[waiting.index].prompt, waiting.tokens])
+
+    def _prefill(self, admitted: list[tuple[Waiting, list[int]]]) -> None:
+        """Read the prompts, once each, and sample the next token of every row."""
         state = self._state
-        requests = [self._requests[index] for index, _, _ in admitted]
-        counts = [len(rows) for _, _, rows in admitted]
-        lengths = [len(request.prompt) for request in requests]
-        limits = [request.max_tokens(self._sampling) for request in requests]
-        rows_R = self._ids([row for _, _, rows in admitted for row in rows])
-        state.count_S[rows_R], state.done_S[rows_R] = 0, False
+        prefixes = [self._prefix(waiting) for waiting, _ in admitted]
+        lengths, counts = [len(prefix) for prefix in prefixes], [len(rows) for _, rows in admitted]
+        rows_R = self._ids([row for _, rows in admitted for row in rows])
+        state.done_S[rows_R] = False
+        state.count_S[rows_R] = self._ids(np.repeat([len(waiting.tokens) for waiting, _ in admitted], counts))
+        limits = [self._requests[waiting.index].max_tokens(self._sampling) for waiting, _ in admitted]
         state.limit_S[rows_R] = self._ids(np.repeat(limits, counts))
         state.position_S[rows_R] = self._ids(np.repeat(lengths, counts))
-        width = state.uniforms_ST.shape[1]
-        numbers = [
-            uniforms(self._requests[index].seed, self._requests[index].first + i, width)
-            for index, responses, _ in admitted
-            for i in responses
-        ]
-        state.uniforms_ST[rows_R] = torch.from_numpy(np.stack(numbers)).to(self._device)
-        plan = PrefillAttention(lengths, [rows for _, _, rows in admitted], self._cache, self._device)
-        tokens_N = self._ids(np.concatenate([request.prompt for request in requests]))
+        numbers = np.zeros((len(rows_R), max(limits)), dtype=np.float32)
+        requests = [(self._requests[waiting.index], i) for waiting, _ in admitted for i in waiting.responses]
+        for row, (request, i) in zip(numbers, requests, strict=True):
+            row[:] = uniforms(request.seed, request.first + i, len(row))
+        state.uniforms_ST[rows_R, : max(limits)] = torch.from_numpy(numbers).to(self._device)
+        for waiting, rows in admitted:
+            if count := len(waiting.tokens):
+                state.tokens_ST[rows, :count] = torch.from_numpy(waiting.tokens).to(self._device)
+                state.logprobs_ST[rows, :count] = torch.from_numpy(waiting.logprobs).to(self._device)
+        stored = [self._slots(rows, length) for (_, rows), length in zip(admitted, lengths, strict=True)]
+        plan = PrefillAttention(lengths, stored, self._cache, self._device)
         with attention_plan(plan):
-            hidden_ND = self._backbone(tokens_N[None], plan.positions_N[None])[0]
+            hidden_ND = self._backbone(self._ids(np.concatenate(prefixes)), plan.positions_N)
         last_R = self._ids(np.repeat(np.cumsum(lengths) - 1, counts))
         self._sample(rows_R, hidden_ND[last_R])
         self._tokens += len(rows_R)
 
+    def _slots(self, rows: list[int], length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return (token, slot) of everything to store of a prompt."""
+        if self._table:
+            return self._table.prompt_slots(rows, length)
+        positions = np.arange(length)
+        return np.tile(positions, len(rows)), np.concatenate([row * self._cache.tokens + positions for row in rows])
+
+    def _make_room(self, table: BlockTable) -> None:
+        """Give every row the blocks for the next round; if there are too few, the rows admitted last wait again."""
+        for row in list(self._order):
+            if (owner := self._owners[row]) is None:
+                continue
+            request = self._requests[owner[0]]
+            most = len(request.prompt) + request.max_tokens(self._sampling)
+            while self._owners[row] and not table.grow(row, min(self._lengths[row] + self._check_every, most)):
+                self._preempt(self._order[-1])
+
+    def _preempt(self, row: int) -> None:
+        """Take a row out and let it wait, with the tokens that it has."""
+        owner = self._owners[row]
+        assert owner is not None
+        index, response = owner
+        count = int(self._state.count_S[row])
+        tokens, logprobs = (x[row, :count].cpu().numpy() for x in (self._state.tokens_ST, self._state.logprobs_ST))
+        self._waiting.appendleft(Waiting(index, (response,), tokens, logprobs))
+        self._release([row])
+
+    def _release(self, rows: list[int]) -> None:
+        """Free rows."""
+        for row in rows:
+            self._owners[row] = None
+            self._order.remove(row)
+            if self._table:
+                self._table.release(row)
+        self._state.retire(self._ids(rows))
+
     def _close_gaps(self) -> None:
         """Move the last rows into free ones, where that makes the batch smaller."""
-        used, active = self._used, sum(owner is not None for owner in self._owners)
+        used, active = self._used, len(self._order)
         if round_up(active, self._rows_step) >= round_up(used, self._rows_step):
             return
         targets = [i for i in range(active) if self._owners[i] is None]
         sources = [i for i in range(active, used) if self._owners[i] is not None]
-        length = min(max(self._lengths[i] for i in sources), self._cache.length)
         self._state.move(self._ids(sources), self._ids(targets))
-        self._cache.move(self._ids(sources), self._ids(targets), length)
-        self._state.retire(self._ids(sources))
+        if not self._table:
+            length = min(max(self._lengths[i] for i in sources), self._cache.tokens)
+            self._cache.move(self._ids(sources), self._ids(targets), length)
         for source, target in zip(sources, targets, strict=True):
             self._owners[target], self._owners[source] = self._owners[source], None
             self._lengths[target] = self._lengths[source]
+            self._order[self._order.index(source)] = target
+            if self._table:
+                self._table.move(source, target)
+        self._state.retire(self._ids(sources))
 
     @property
     def _used(self) -> int:
@@ -206,63 +271,51 @@ class Generator:
 
     def _run(self) -> None:
         """Decode until the host looks at the rows again."""
+        if self._table:
+            self._make_room(self._table)
+            self._close_gaps()
+            self._table.upload()
         rows = round_up(self._used, self._rows_step)
-        active = [i for i, owner in enumerate(self._owners) if owner is not None]
         for _ in range(self._check_every):
             self._lengths = [n + 1 for n in self._lengths]
-            self._tokens += len(active)
-            longest = max(self._lengths[i] for i in active)
-            length = min(round_up(longest, self._length_step), self._cache.length)
-            if self._device.type == "cuda":
-                self._replay(rows, length)
+            self._tokens += len(self._order)
+            if self._table:
+                self._state.replay((rows, *self._key), partial(self._decode, rows))
             else:
-                self._decode(rows, length)
+                self._decode(rows)
 
-    def _replay(self, rows: int, length: int) -> None:
-        """Decode as a CUDA graph: the first time eagerly, recorded the second time, and then replayed.
+    @cached_property
+    def _key(self) -> tuple[object, ...]:
+        """What a recorded step depends on, apart from the number of rows."""
+        sampling = self._sampling
+        return (sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_tokens, *self._stop.ids)
 
-        The eager run is on the stream that records. So the workspace of its matrix products belongs to the stream, and
-        not to the memory of a graph, with which it would be freed while the next graph still uses it.
-        """
-        key, stream, now = (rows, length), recording_stream(self._device), torch.cuda.current_stream(self._device)
-        if key not in self._graphs:
-            self._graphs[key] = None
-            stream.wait_stream(now)
-            with torch.cuda.stream(stream):
-                self._decode(rows, length)
-            now.wait_stream(stream)
-            return
-        graph = self._graphs[key]
-        if graph is None:
-            graph = self._graphs[key] = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=self._pool, stream=stream, capture_error_mode="thread_local"):
-                self._decode(rows, length)
-        graph.replay()
+    def _decode(self, rows: int) -> None:
+        """Generate one token for each of the first rows."""
+        state = self._state
+        length = min(round_up(max(self._lengths[i] for i in self._order), LENGTH_STEP), self._cache.tokens)
+        table_RM = state.table_SM[:rows] if self._table else None
+        with attention_plan(DecodeAttention(self._cache, table_RM, state.position_S[:rows], length)):
+            hidden_RD = self._backbone(state.token_S[:rows], state.position_S[:rows])
+        state.position_S[:rows] += ~state.done_S[:rows]  # the token that is sampled now stands one place further on
+        self._sample(slice(0, rows), hidden_RD)
 
-    def _decode(self, rows: int, length: int) -> None:
-        """Generate one token for each of the first rows, reading the cache up to `length`."""
-        positions_R = self._state.position_S[:rows]
-        with attention_plan(DecodeAttention(self._cache, positions_R, length)):
-            hidden_R1D = self._backbone(self._state.token_S[:rows, None], positions_R[:, None])
-        self._sample(self._rows_S[:rows], hidden_R1D[:, -1])
-
-    def _sample(self, rows_R: Tensor, hidden_RD: Tensor) -> None:
+    def _sample(self, rows: Tensor | slice, hidden_RD: Tensor) -> None:
         """Sample the next token of the given rows and update their state."""
         state, sampling = self._state, self._sampling
-        count_R, done_R, position_R = (x[rows_R] for x in (state.count_S, state.done_S, state.position_S))
-        logits_RV = self._head.logits(hidden_RD).float()
+        count_R, done_R = state.count_S[rows], state.done_S[rows]
+        logits_RV = self._head.logits(hidden_RD)
         if sampling.min_tokens:
             early_R1 = (count_R < sampling.min_tokens)[:, None]
             logits_RV[:, self._stops_K] = logits_RV[:, self._stops_K].masked_fill(early_R1, -math.inf)
-        tokens_R, logprobs_R = sample(logits_RV, state.uniforms_ST[rows_R, count_R], sampling)
-        state.tokens_ST[rows_R, count_R] = tokens_R.int()
-        state.logprobs_ST[rows_R, count_R] = logprobs_R
-        state.token_S[rows_R] = tokens_R
-        state.count_S[rows_R] = torch.where(done_R, count_R, count_R + 1)
-        # The first token follows the prompt, where the row stands already; each later one is a place further on.
-        state.position_S[rows_R] = torch.where(done_R | (count_R == 0), position_R, position_R + 1)
-        ends_R = (tokens_R[:, None] == self._stops_K).any(-1) | (count_R + 1 >= state.limit_S[rows_R])
-        state.done_S[rows_R] = done_R | ends_R
+        row_R = state.row_S[rows]
+        tokens_R, logprobs_R = sample(logits_RV, state.uniforms_ST[row_R, count_R], sampling)
+        state.tokens_ST[row_R, count_R] = tokens_R.int()
+        state.logprobs_ST[row_R, count_R] = logprobs_R
+        state.token_S[rows] = tokens_R
+        ends_R = (tokens_R[:, None] == self._stops_K).any(-1) | (count_R + 1 >= state.limit_S[rows])
+        state.count_S[rows] = count_R + ~done_R
+        state.done_S[rows] = done_R | ends_R
 
     # ---- postprocess: finished rows become completions -------------------------------------------------------------
 
@@ -282,48 +335,18 @@ class Generator:
         counts = state.count_S[rows_R].tolist()
         tokens, logprobs = (x[rows_R].cpu().numpy() for x in (state.tokens_ST, state.logprobs_ST))
         complete: list[tuple[int, tuple[Completion, ...]]] = []
-        for i, ((row, (index, response)), count) in enumerate(zip(finished, counts, strict=True)):
-            self._owners[row] = None
+        for i, ((_, (index, response)), count) in enumerate(zip(finished, counts, strict=True)):
             completions = self._completions[index]
             completions[response] = self._stop.completion(tokens[i, :count], logprobs[i, :count])
             if len(completions) == self._requests[index].n:
                 complete.append((index, tuple(completions[i] for i in range(len(completions)))))
                 self._completions[index] = {}
         self._finished += len(finished)
-        state.retire(rows_R)
+        self._release([row for row, _ in finished])
         return complete
 
     def _ids(self, numbers: Sequence[int] | NDArray[np.integer]) -> Tensor:
         return to_device(numbers, self._device)
-
-
-class DecodeState:
-    """The state of S rows on the device."""
-
-    def __init__(self, rows: int, width: int, device: torch.device) -> None:
-        self.token_S = torch.zeros(rows, dtype=torch.long, device=device)  # the last one, not yet read by the model
-        self.position_S = torch.zeros_like(self.token_S)  # of that token
-        self.count_S = torch.zeros_like(self.token_S)  # tokens generated so far
-        self.limit_S = torch.zeros_like(self.token_S)  # tokens that may be generated
-        self.done_S = torch.ones(rows, dtype=torch.bool, device=device)
-        # One column more than a response has: a finished row keeps writing there.
-        self.tokens_ST = torch.zeros(rows, width + 1, dtype=torch.int32, device=device)
-        self.logprobs_ST = torch.zeros(rows, width + 1, device=device)
-        self.uniforms_ST = torch.zeros(rows, width + 1, device=device)
-
-    def retire(self, rows_R: Tensor) -> None:
-        """Free rows.
-
-        They stand at position 0, where they see themselves however little of the cache is read: a row that saw nothing
-        would leave NaN behind, and a masked NaN is still NaN for the next owner of the row.
-        """
-        self.done_S[rows_R] = True
-        self.position_S[rows_R] = 0
-
-    def move(self, sources: Tensor, targets: Tensor) -> None:
-        """Copy rows."""
-        for tensor in vars(self).values():
-            tensor[targets] = tensor[sources]
 
 
 class StopRule:
@@ -367,10 +390,9 @@ class StopRule:
         return [place for place in places if place >= 0]
 
 
-@cache
-def recording_stream(device: torch.device) -> torch.cuda.Stream:
-    """Return the stream on which all CUDA graphs of a GPU are recorded."""
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+def longest_sequence(requests: Sequence[GenerationRequest], sampling: Sampling) -> int:
+    """Return the most tokens that a prompt and its response may have."""
+    return max(len(request.prompt) + request.max_tokens(sampling) for request in requests)
 
 
 def round_up(count: int, step: int) -> int:

@@ -18,7 +18,9 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-CHUNK_ELEMENTS = {"cpu": 2**22, "cuda": 2**28}  # logits per chunk: 16 MiB fit a cache, 1 GiB keeps a GPU busy
+from rewardsmith.engines.embedded.kernels.logprobs import LogitScale, logits_gradient, measure
+
+CHUNK_ELEMENTS = {"cpu": 2**22, "cuda": 2**29}  # logits per chunk: 16 MiB fit a cache, 1 GiB keeps a GPU busy
 
 
 @dataclass(frozen=True)
@@ -33,22 +35,8 @@ class Head:
     def logits(self, hidden_ND: Tensor) -> Tensor:
         """Return logits [N, V]; in float32 if the head scales or caps them, else in the dtype of the weights."""
         logits_NV = nn.functional.linear(hidden_ND, self.weight, self.bias)
-        if self.scale == 1.0 and self.cap is None:
-            return logits_NV
-        logits_NV = logits_NV.to(self.compute_dtype).mul_(self.scale)
-        return logits_NV if self.cap is None else logits_NV.div_(self.cap).tanh_().mul_(self.cap)
-
-    @property
-    def compute_dtype(self) -> torch.dtype:
-        """The dtype of probabilities."""
-        return torch.float64 if self.weight.dtype == torch.float64 else torch.float32
-
-    def logp(self, hidden_ND: Tensor, temperature: float) -> Tensor:
-        """Return the log-probabilities of all tokens, [N, V]."""
-        logits_NV = self.logits(hidden_ND)
-        if temperature != 1:
-            logits_NV = logits_NV.to(self.compute_dtype).div_(temperature)
-        return logits_NV.log_softmax(-1, dtype=self.compute_dtype)
+        plain = self.scale == 1.0 and self.cap is None
+        return logits_NV if plain else LogitScale(self.scale, self.cap).apply_(logits_NV)
 
     def token_logprobs(
         self, hidden_ND: Tensor, targets_N: Tensor, *, temperature: float, entropy: bool = True
@@ -58,14 +46,15 @@ class Head:
         Without `entropy` the second is zero, and the log-probabilities are the same to the last bit.
         """
         chunk = max(1, CHUNK_ELEMENTS[hidden_ND.device.type] // len(self.weight))
+        scaling = LogitScale(self.scale, self.cap, temperature)
         outputs: tuple[Tensor, Tensor] = _TokenLogprobs.apply(  # type: ignore[no-untyped-call]
-            hidden_ND, self.weight, self.bias, targets_N, self, temperature, chunk, entropy
+            hidden_ND, self.weight, self.bias, targets_N, scaling, chunk, entropy
         )
         return outputs
 
 
 class _TokenLogprobs(torch.autograd.Function):
-    """See the equations above."""
+    """See the equations above; `kernels/logprobs.py` computes them for a chunk of logits z."""
 
     @staticmethod
     def forward(
@@ -74,57 +63,57 @@ class _TokenLogprobs(torch.autograd.Function):
         weight_VD: Tensor,
         bias_V: Tensor | None,
         targets_N: Tensor,
-        head: Head,
-        temperature: float,
+        scaling: LogitScale,
         chunk: int,
         entropy: bool,
     ) -> tuple[Tensor, Tensor]:
-        logprobs_N = torch.empty(len(targets_N), dtype=head.compute_dtype, device=hidden_ND.device)
-        entropy_N = torch.zeros_like(logprobs_N)
+        dtype = torch.promote_types(weight_VD.dtype, torch.float32)
+        logprobs_N, lse_N, entropy_N = torch.zeros(3, len(targets_N), dtype=dtype, device=hidden_ND.device)
         for start in range(0, len(hidden_ND), chunk):
             rows = slice(start, start + chunk)
-            logp_NV = head.logp(hidden_ND[rows], temperature)
-            logprobs_N[rows] = logp_NV.gather(-1, targets_N[rows, None]).squeeze(-1)
-            if entropy:
-                entropy_N[rows] = -torch.mul(logp_NV.exp(), logp_NV, out=logp_NV).sum(-1)
+            logits_NV = nn.functional.linear(hidden_ND[rows], weight_VD, bias_V)
+            logprobs_N[rows], lse_N[rows], entropy_N[rows] = measure(
+                logits_NV, targets_N[rows], scaling, entropy=entropy
+            )
         if not entropy:
             ctx.mark_non_differentiable(entropy_N)
-        ctx.save_for_backward(hidden_ND, weight_VD, bias_V, targets_N, entropy_N)
-        ctx.settings = (head, temperature, chunk, entropy)
+        ctx.save_for_backward(hidden_ND, weight_VD, bias_V, targets_N, lse_N, entropy_N)
+        ctx.settings = (scaling, chunk)
+        ctx.set_materialize_grads(False)
         return logprobs_N, entropy_N
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, by_logprob_N: Tensor, by_entropy_N: Tensor) -> tuple[Tensor | None, ...]:
-        hidden_ND, weight_VD, bias_V, targets_N, entropy_N = ctx.saved_tensors
-        head, temperature, chunk, entropy = ctx.settings
+    def backward(ctx: Any, by_logprob_N: Tensor | None, by_entropy_N: Tensor | None) -> tuple[Tensor | None, ...]:
+        hidden_ND, weight_VD, bias_V, targets_N, lse_N, entropy_N = ctx.saved_tensors
+        scaling, chunk = ctx.settings
         needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
         to_hidden = torch.empty_like(hidden_ND) if needs_hidden else None
-        to_weight = torch.zeros_like(weight_VD, dtype=head.compute_dtype) if needs_weight else None
-        to_bias = torch.zeros_like(bias_V, dtype=head.compute_dtype) if needs_bias else None
-        uses_entropy = entropy and bool(by_entropy_N.any())
+        to_weight = torch.zeros_like(weight_VD, dtype=lse_N.dtype) if needs_weight else None
+        to_bias = torch.zeros_like(bias_V, dtype=lse_N.dtype) if needs_bias else None
+        by_logprob_N = torch.zeros_like(lse_N) if by_logprob_N is None else by_logprob_N.contiguous()
+        by_entropy_N = None if by_entropy_N is None else by_entropy_N.contiguous()
         for start in range(0, len(hidden_ND), chunk):
             rows = slice(start, start + chunk)
-            by_logprob = by_logprob_N[rows, None] * (head.scale / temperature)
-            by_entropy = by_entropy_N[rows, None] * (head.scale / temperature)
-            logits = head.logits(hidden_ND[rows])
-            if uses_entropy:
-                logp = head.logp(hidden_ND[rows], temperature)
-                p = logp.exp()
-                grad = -(by_logprob + (logp + entropy_N[rows, None]) * by_entropy) * p
-            else:
-                x = logits if temperature == 1 else logits.to(head.compute_dtype) / temperature
-                grad = x.softmax(-1, dtype=head.compute_dtype)
-                grad.mul_(-by_logprob)
-            grad.scatter_add_(-1, targets_N[rows, None], by_logprob)
-            if head.cap is not None:
-                grad *= 1 - (logits / head.cap).square()
+            logits_NV = nn.functional.linear(hidden_ND[rows], weight_VD, bias_V)  # the same as in the forward pass
+            by_entropy = None if by_entropy_N is None else by_entropy_N[rows]
+            grad_NV = logits_gradient(
+                logits_NV, targets_N[rows], lse_N[rows], entropy_N[rows], by_logprob_N[rows], by_entropy, scaling
+            )
             if to_bias is not None:
-                to_bias += grad.sum(0)
-            grad = grad.to(hidden_ND.dtype)
+                to_bias += grad_NV.sum(0, dtype=to_bias.dtype)
             if to_hidden is not None:
-                torch.mm(grad, weight_VD, out=to_hidden[rows])
+                torch.mm(grad_NV, weight_VD, out=to_hidden[rows])
             if to_weight is not None:
-                to_weight += grad.T @ hidden_ND[rows]
-        to_weight, to_bias = (None if x is None else x.to(weight_VD.dtype) for x in (to_weight, to_bias))
-        return to_hidden, to_weight, to_bias, *[None] * 5
+                _add_product(to_weight, grad_NV.T, hidden_ND[rows])
+        return to_hidden, to_weight, to_bias, *[None] * 4  # autograd converts them to the dtype of the gradients
+
+
+def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
+    """Add a b to the total in its dtype; cuBLAS adds products of bfloat16 to float32 in place."""
+    if a.dtype == total.dtype:
+        total.addmm_(a, b)
+    elif total.is_cuda:
+        torch.addmm(total, a, b, out_dtype=total.dtype, out=total)
+    else:
+        total += a @ b

@@ -79,9 +79,10 @@ class ResidentAdamW:
             self._masters[name].grad = self._parameters[name].grad
         self._adam.step()
         self._adam.zero_grad()
-        with torch.no_grad():
-            for name in self._copies:
-                self._parameters[name].copy_(self._masters[name])
+        if self._copies:
+            weights: list[Tensor] = [self._parameters[name] for name in self._copies]
+            with torch.no_grad():
+                torch._foreach_copy_(weights, [self._masters[name] for name in self._copies])
 
     def state(self) -> dict[str, Tensor]:
         """Return what an exact resume needs: moments, step counts, and master copies."""

@@ -53,7 +53,7 @@ class PackedBatch:
     """Rows laid end to end, ready for one forward pass."""
 
     rows: Tensor  # int64 [b], which rows of the batch these are
-    tokens_1N: Tensor  # the input tokens
+    tokens_N: Tensor  # the input tokens
     plan: PackedAttention  # which of them see which
     predicts_M: Tensor  # the input places that predict the response tokens, over all rows
     targets_M: Tensor  # the response tokens
@@ -88,9 +88,9 @@ def pack(rows: Sequence[Row], chosen: Sequence[int], width: int, device: torch.d
     lengths = np.array([len(row.response) for row in mine])
     return PackedBatch(
         rows=to_device(chosen, device),
-        tokens_1N=to_device(np.concatenate(tokens), device)[None],
+        tokens_N=to_device(np.concatenate(tokens), device),
         plan=PackedAttention(sequences, device),
         predicts_M=to_device(np.concatenate(predicts), device),
         targets_M=to_device(np.concatenate([row.response for row in mine]), device),
-        mask_bT=torch.from_numpy(np.arange(width)[None] < lengths[:, None]).to(device),
+        mask_bT=to_device(np.arange(width)[None] < lengths[:, None], device, np.bool_),
     )

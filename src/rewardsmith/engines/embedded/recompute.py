@@ -46,9 +46,14 @@ def recompute_layers(count: int, *, offload: bool = False) -> Iterator[None]:
         _pass = before
 
 
+def recomputes() -> bool:
+    """Whether the next layer of the pass is one that is recomputed."""
+    return _pass.layers > 0 and torch.is_grad_enabled()
+
+
 def run_layer(function: Callable[..., T], *inputs: Any) -> T:
     """Return what a layer gives for its inputs, of which the tensors are what it keeps where it is recomputed."""
-    if _pass.layers <= 0 or not torch.is_grad_enabled():
+    if not recomputes():
         return function(*inputs)
     _pass.layers -= 1
     with saved_tensors_hooks(_to_host, _to_device) if _pass.offload else nullcontext():

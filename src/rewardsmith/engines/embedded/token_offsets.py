@@ -22,9 +22,8 @@ _INVALID = "\ufffd"  # the decoded form of bytes that are no character
 
 # Byte-level tokenizers print printable bytes as themselves, and the others, in order, as the letters from 256 on.
 _PRINTABLE = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-_BYTES = {chr(byte): byte for byte in _PRINTABLE} | {
-    chr(256 + i): byte for i, byte in enumerate(byte for byte in range(256) if byte not in _PRINTABLE)
-}
+_OTHERS = [byte for byte in range(256) if byte not in _PRINTABLE]
+_TO_LATIN_1 = {256 + i: byte for i, byte in enumerate(_OTHERS)} | dict.fromkeys(_OTHERS, _INVALID)
 
 
 class TokenOffsets:
@@ -68,8 +67,10 @@ class TokenOffsets:
         to_bytes = _token_to_bytes(tokenizer)
         names = tokenizer.convert_ids_to_tokens(list(range(size)))
         pieces = [b"" if name is None or i in special else to_bytes(name) for i, name in enumerate(names)]
-        begun = [sum(byte & 0xC0 != 0x80 for byte in piece) for piece in pieces]
-        return [*pieces, b""], np.array([*begun, 0], dtype=np.int64)
+        pieces.append(b"")
+        begins = np.frombuffer(b"".join(pieces), dtype=np.uint8) & 0xC0 != 0x80  # whether a character begins at a byte
+        begun = np.append(0, np.cumsum(begins))[np.cumsum([0, *map(len, pieces)])]
+        return pieces, np.diff(begun)
 
     def _spell(self, tokens: NDArray[np.int32]) -> tuple[str, NDArray[np.int64]]:
         """Return the text of the tokens' bytes, and where each token ends in it."""
@@ -139,6 +140,8 @@ def _decode_invalid(pieces: Sequence[bytes]) -> tuple[str, NDArray[np.int64]]:
 def _token_to_bytes(tokenizer: Any) -> Callable[[str], bytes]:
     """Return the function from a token to its bytes; it may be wrong for some, since the result is checked."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is not None and backend.decoder is None:
+        return lambda name: f" {name}".encode()  # tokens are joined with spaces; the first space is dropped
     try:
         decoder = f"{_SPACE} ByteFallback" if backend is None else backend.decoder.__getstate__().decode()
     except Exception:  # noqa: BLE001 there is none, or one written in Python
@@ -156,5 +159,7 @@ def _token_to_bytes(tokenizer: Any) -> Callable[[str], bytes]:
 
 
 def _byte_level(name: str) -> bytes:
-    found = [_BYTES.get(letter, -1) for letter in name]
-    return name.encode() if -1 in found else bytes(found)
+    try:
+        return name.translate(_TO_LATIN_1).encode("latin-1")
+    except UnicodeEncodeError:  # it is written as it is
+        return name.encode()

@@ -1,7 +1,7 @@
 """Small Triton kernels, each in one file with a plain torch twin: the path on a CPU and the reference of the tests.
 
-A kernel converts what it loads to float32 and computes there (the interpreter multiplies the bits of bfloat16), and
-rounds where its twin does. The numbers of a row do not depend on the other rows.
+A kernel converts what it loads to float32 and computes there: the interpreter would multiply the bits of bfloat16. The
+result of a row does not depend on the other rows. Sums over rows (gradients of weights) are added in a fixed order.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ try:
 except ImportError:  # torch without CUDA
     triton = tl = None
 
-__all__ = ["INTERPRETED", "jit", "launch", "tl", "triton", "use_triton"]
+__all__ = ["INTERPRETED", "jit", "launch", "resident_programs", "tl", "triton", "use_triton"]
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # Triton reads it once, when it is imported
 
@@ -29,12 +29,18 @@ def use_triton(x: Tensor) -> bool:
 
 
 def jit(kernel: Any) -> Any:
-    """Mark a kernel; without Triton it is never called."""
-    return kernel if triton is None else triton.jit(kernel)
+    """Mark a kernel; it is compiled once for all values of its argument `n`, and never called without Triton."""
+    return kernel if triton is None else triton.jit(kernel, do_not_specialize=["n"])
 
 
-def launch(kernel: Any, grid: tuple[int, ...], x: Tensor, *arguments: Any, **constants: Any) -> None:
+def launch(kernel: Any, grid: tuple[int, ...], x: Tensor, /, *arguments: Any, **constants: Any) -> None:
     """Run a kernel on the GPU of its first argument, which need not be the current one; an empty grid is no work."""
     if 0 not in grid:
         with torch.cuda.device_of(x):
             kernel[grid](x, *arguments, **constants)
+
+
+def resident_programs(x: Tensor, tiles: int) -> int:
+    """Return how many programs share a number of tiles when each adds up what it has seen: 4 for a multiprocessor."""
+    most = 4 * torch.cuda.get_device_properties(x.device).multi_processor_count if x.is_cuda else 3
+    return min(most, tiles)

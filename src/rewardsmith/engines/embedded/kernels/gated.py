@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 
 from rewardsmith.engines.embedded.kernels import jit, launch, tl, triton, use_triton
 
-BLOCK = 1024  # elements of a program: 8 for each of 128 threads, 16 bytes of bfloat16
+MAX_BLOCK = 4096  # elements of a program: 16 for each of 256 threads
 
 
 def silu_mul(gate_NF: Tensor, up_NF: Tensor) -> Tensor:
@@ -34,6 +34,7 @@ def silu_mul_twin(gate_NF: Tensor, up_NF: Tensor) -> Tensor:
 class _SiluMul(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, gate_NF: Tensor, up_NF: Tensor) -> Tensor:
+        gate_NF, up_NF = (x if x.stride(1) == 1 else x.contiguous() for x in (gate_NF, up_NF))
         ctx.save_for_backward(gate_NF, up_NF)
         out_NF = torch.empty(gate_NF.shape, dtype=gate_NF.dtype, device=gate_NF.device)
         _launch(_forward, gate_NF, up_NF, out_NF)
@@ -50,9 +51,17 @@ class _SiluMul(torch.autograd.Function):
 
 def _launch(kernel: Any, gate_NF: Tensor, up_NF: Tensor, *others: Tensor) -> None:
     n, width = gate_NF.shape
-    grid = (n, triton.cdiv(width, BLOCK))
-    strides = gate_NF.stride(0), up_NF.stride(0)
-    launch(kernel, grid, gate_NF, up_NF, *others, *strides, width, BLOCK=BLOCK, num_warps=4)
+    block = min(MAX_BLOCK, max(512, triton.next_power_of_2(width)))
+    launch(
+        kernel,
+        (n, triton.cdiv(width, block)),
+        gate_NF,
+        up_NF,
+        *others,
+        *(gate_NF.stride(0), up_NF.stride(0), width),
+        BLOCK=block,
+        num_warps=block // 512,
+    )
 
 
 @jit
