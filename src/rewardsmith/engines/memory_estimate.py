@@ -284,7 +284,11 @@ def activation_bytes(
         (L - k) layer + k D + max(head, 3 I)   or   k D + layer + 3 I.
     """
     layer = tokens * layer_bytes(shape, itemsize, spread=spread)
-    passing = itemsize * (3 * shape.intermediate * tokens + (shape.hidden * shape.intermediate if shape.int8 else 0))
+    passing = 3 * itemsize * shape.intermediate * tokens
+    if shape.adapter and itemsize < 4:
+        passing += 2 * shape.intermediate * tokens  # one of the three is of an adapter, in float32
+    if shape.int8:
+        passing += itemsize * shape.hidden * shape.intermediate  # the largest matrix, dequantised
     head = _head_bytes(shape, itemsize, tokens if responses is None else responses, kind)
     vectors = tokens * shape.hidden * itemsize
     inputs = (min(2, recomputed) if offload else recomputed) * vectors

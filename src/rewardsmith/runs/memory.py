@@ -398,8 +398,9 @@ def check_memory(recipe: Recipe, log: Callable[[str], object], *, on: str = "emb
         log(f"warning: {text}")
     if refused and not ignore:
         remedy = (
-            'train an adapter (lora), set optimizer.states = "8bit" or optimizer.offload = true, offload = true for'
-            ' models that take turns, device = "cuda:N" for one of them, or run on several GPUs (--on verl)'
+            'train an adapter (lora; lora.base = "int8" halves the weights below it), set optimizer.states = "8bit" or'
+            ' optimizer.offload = true, offload = true for models that take turns, device = "cuda:N" for one of them,'
+            " or run on several GPUs (--on verl)"
         )
         raise UserError(
             f"the recipe does not fit: {'; '.join(refused)}. Remedies: {remedy}. --ignore-memory starts it anyway"

@@ -147,7 +147,7 @@ def _as_shown(error: BaseException) -> BaseException:
     if isinstance(error, torch.OutOfMemoryError):
         return UserError(
             "the GPU has not enough memory. Lower models.NAME.rows for writing and models.NAME.tokens_per_pass for"
-            " learning, set recompute = true or optimizer.offload = true, or give a model another GPU (device);"
+            ' learning, set recompute = "offload" or optimizer.offload = true, or give a model another GPU (device);'
             f" then run the same command with --accept-changes. ({error})"
         )
     if type(error).__module__.startswith("ray."):

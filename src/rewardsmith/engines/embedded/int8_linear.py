@@ -16,7 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.nn.functional import linear
+
+from rewardsmith.engines.embedded.kernels.int8_product import int8_product
 
 
 class Int8Linear(nn.Linear):
@@ -50,7 +51,7 @@ class _Int8Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(weight, scale)
-        return linear(x, weight * scale, bias)
+        return int8_product(x, weight, scale, bias)
 
     @staticmethod
     @once_differentiable
