@@ -24,7 +24,7 @@ from rewardsmith.errors import UserError
 SUMS = "SHA256SUMS"
 """The file with the hashes of all others in its folder, in the form that `sha256sum --check` reads."""
 
-_HASHING_THREADS = 4  # hashing releases the interpreter lock
+HASHING_THREADS = 8  # hashing releases the interpreter lock, and so does waiting for the disk
 
 
 @contextmanager
@@ -66,8 +66,8 @@ def new_folder(folder: Path) -> Iterator[Path]:
     temp_path.mkdir(parents=True)
     try:
         yield temp_path
-        for path in [temp_path, *temp_path.rglob("*")]:
-            _sync(path)
+        with ThreadPoolExecutor(HASHING_THREADS) as threads:
+            list(threads.map(_sync, [temp_path, *temp_path.rglob("*")]))
         old = folder.with_name(f".{folder.name}.old")
         if folder.exists():  # a folder cannot be replaced in one step; the old one moves out of the way first
             shutil.rmtree(old, ignore_errors=True)
@@ -240,8 +240,8 @@ def remove(folder: Path) -> None:
 
 
 def write_sums(folder: Path) -> None:
-    """Write the hash of every file below a folder to its `SHA256SUMS`."""
-    lines = [f"{digest}  {name}\n" for name, digest in _digests(folder).items()]
+    """Write the hash of every file below a folder to its `SHA256SUMS`; the disk writes them meanwhile."""
+    lines = [f"{digest}  {name}\n" for name, digest in _digests(folder, synced=True).items()]
     (folder / SUMS).write_text("".join(lines), encoding="utf-8")
 
 
@@ -264,11 +264,13 @@ def damaged(folder: Path) -> str:
     return "" if known else f"{folder / SUMS} is damaged: it is empty"
 
 
-def _digests(folder: Path) -> dict[str, str]:
+def _digests(folder: Path, *, synced: bool = False) -> dict[str, str]:
     """Return the SHA-256 of every file below a folder but `SHA256SUMS`, by its relative path."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / SUMS)
-    with ThreadPoolExecutor(_HASHING_THREADS) as threads:
-        digests = list(threads.map(_digest, files))
+    with ThreadPoolExecutor(HASHING_THREADS) as hashing, ThreadPoolExecutor(HASHING_THREADS) as syncing:
+        syncs = syncing.map(_sync, files if synced else [])
+        digests = list(hashing.map(_digest, files))
+        list(syncs)  # raises what went wrong
     return {path.relative_to(folder).as_posix(): digest for path, digest in zip(files, digests, strict=True)}
 
 

@@ -9,6 +9,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from rewardsmith.engines import ModelSettings, OptimizerSettings
+from rewardsmith.engines.embedded import loading
 from rewardsmith.engines.embedded.engine import LEARNER_FILE, EmbeddedEngine
 from rewardsmith.engines.embedded.learner import Learner
 from rewardsmith.engines.model_settings import LoraSettings
@@ -173,6 +174,29 @@ def test_going_on_from_a_file_is_as_if_never_stopped(kind: str, tmp_path: Path) 
     ours, theirs = whole.model.state_dict(), again.model.state_dict()
     assert set(ours) == set(theirs)
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_large_states_are_written_to_several_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "SHARD_BYTES", 100)
+    tensors = {name: torch.randn(n) for name, n in (("a", 20), ("b", 5), ("c", 40), ("d", 1), ("e", 24))}
+    loading.write_tensors(tensors, tmp_path / "s.safetensors")
+    files = sorted(tmp_path.iterdir())
+    assert [sorted(load_file(file)) for file in files] == [["c"], ["d", "e"], ["a", "b"]]
+    assert [file.name for file in files] == ["s-00002.safetensors", "s-00003.safetensors", "s.safetensors"]
+    read = loading.read_tensors(tmp_path / "s.safetensors")
+    assert set(read) == set(tensors)
+    assert all(torch.equal(read[name], tensors[name]) for name in tensors)
+
+
+def test_a_hash_shows_any_change_of_a_tensor() -> None:
+    tensor = torch.randn(6, 4)
+    bits = tensor.clone()
+    bits.view(torch.int32)[5, 3] ^= 1
+    others = {"bits": bits, "shape": tensor.view(4, 6), "dtype": tensor.view(torch.int32), "part": tensor[:5]}
+    hashes = loading.hash_tensors({"tensor": tensor, "tied": tensor, "copy": tensor.clone(), **others})
+    assert hashes["tensor"] == hashes["tied"] == hashes["copy"]
+    assert hashes["dtype"] == hashes["tensor"], "the engine names the dtype of all weights"
+    assert len({hashes[name] for name in ("tensor", "bits", "shape", "part")}) == 4
 
 
 def test_a_state_that_does_not_fit_is_refused(tmp_path: Path) -> None:

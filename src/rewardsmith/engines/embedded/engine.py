@@ -36,6 +36,7 @@ from rewardsmith.engines.embedded.kv_cache import CachePlaces
 from rewardsmith.engines.embedded.learner import Learner
 from rewardsmith.engines.embedded.loading import (
     LoadedModel,
+    hash_tensors,
     load_model,
     read_tensors,
     restore_weights,
@@ -420,11 +421,10 @@ class EmbeddedEngine(ModelText):
             vocabulary = json.dumps(self.tokenizer.get_vocab(), sort_keys=True)
             base = hashlib.blake2b(f"{facts}{vocabulary}".encode(), digest_size=16)
             lora = hashlib.blake2b(str(getattr(self.settings.lora, "alpha", None)).encode(), digest_size=16)
-            for name, tensor in sorted(architectures.base_of(self.model).state_dict().items()):
+            for name, found in sorted(hash_tensors(architectures.base_of(self.model).state_dict()).items()):
                 digest = lora if ".lora_" in name or ".modules_to_save." in name else base
                 name = name.replace(".base_layer.", ".").replace(".original_module.", ".")  # noqa: PLW2901 as without
-                digest.update(f"{name} {tuple(tensor.shape)}".encode())
-                digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+                digest.update(f"{name} {found}".encode())
             self._digest = base.hexdigest() + (f"+{lora.hexdigest()}" if self.settings.lora else "")
         return self._digest if adapter else self._digest.partition("+")[0]
 

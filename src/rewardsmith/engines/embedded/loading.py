@@ -6,8 +6,10 @@ same name is written `./tiny-llama`.
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,12 @@ from rewardsmith.engines.embedded.tiny import TINY, make_tiny, tiny_config
 from rewardsmith.engines.model_settings import ModelSettings
 from rewardsmith.engines.protocol import ModelOutline
 from rewardsmith.errors import UserError
+from rewardsmith.storage import HASHING_THREADS
+
+SHARD_BYTES = 1 << 28  # of a file of optimizer states
+
+# Tokenizers that `check_model` has read, by `init` and the time of the files, for `load_model`: some take a second.
+_checked: dict[tuple[str, int], PreTrainedTokenizerBase] = {}
 
 
 @dataclass(frozen=True)
@@ -61,10 +69,11 @@ def load_model(settings: ModelSettings, *, seed: int = 0) -> LoadedModel:
             model.set_attn_implementation(ATTENTION)
         else:
             config = folder.config(head)
-            model, new_head = folder.model(config, head, dtype, ATTENTION)
+            model, new_head = folder.model(config, head, dtype, ATTENTION, device)
             if new_head:
                 nn.init.zeros_(model.score.weight)
-            tokenizer = folder.tokenizer(config)
+            key = init, folder.changed
+            tokenizer = _checked.pop(key) if key in _checked else folder.tokenizer(config)
             folder.fit_tokenizer(model, tokenizer)
         if settings.lora is not None and settings.lora.base == "int8":
             architectures.check_base(model, settings.lora, "lora")
@@ -106,7 +115,7 @@ def check_model(settings: ModelSettings, name: str, *, chat: bool = True) -> Mod
             with quiet():
                 config = folder.config(settings.head)
                 folder.weights()
-                tokenizer = folder.tokenizer(config)
+                tokenizer = _checked[init, folder.changed] = folder.tokenizer(config)
         tokenizer = with_chat_template(tokenizer, settings, name)
         if chat:
             require_chat_template(tokenizer, init)
@@ -140,18 +149,51 @@ def save_folder(model: Any, tokenizer: PreTrainedTokenizerBase, folder: Path) ->
 
 
 def write_tensors(tensors: Mapping[str, Tensor], file: Path) -> None:
-    """Write tensors to a safetensors file."""
-    save_file({name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}, file)
+    """Write tensors to a safetensors file, and what is more than `SHARD_BYTES` to `NAME-00002.safetensors` and so on.
+
+    Files can be hashed and synced at the same time, and no more than one is held in host memory.
+    """
+    shards: list[dict[str, Tensor]] = [{}]
+    size = 0
+    for name, tensor in tensors.items():
+        size += tensor.nbytes
+        if size > SHARD_BYTES and shards[-1]:
+            shards.append({})
+            size = tensor.nbytes
+        shards[-1][name] = tensor
+    for number, shard in enumerate(shards, 1):
+        # Page-locked where a GPU copies to it, which is several times as fast.
+        copies = {name: tensor.detach().contiguous().to("cpu", non_blocking=True) for name, tensor in shard.items()}
+        if any(tensor.is_cuda for tensor in shard.values()):
+            torch.cuda.synchronize()
+        save_file(copies, file if number == 1 else file.with_stem(f"{file.stem}-{number:05}"))
 
 
 def read_tensors(file: Path) -> dict[str, Tensor]:
-    """Return the tensors of a safetensors file."""
-    try:
-        return load_file(file)
-    except FileNotFoundError:
-        raise UserError(f"there is no file {str(file)!r}: the checkpoint is not complete") from None
-    except (OSError, SafetensorError, ValueError) as error:
-        raise UserError(f"{file} cannot be read: {error}") from None
+    """Return the tensors of a safetensors file, and of those that go on with it."""
+    found: dict[str, Tensor] = {}
+    for part in (file, *sorted(file.parent.glob(f"{file.stem}-*{file.suffix}"))):
+        try:
+            found |= load_file(part)
+        except FileNotFoundError:
+            raise UserError(f"there is no file {str(part)!r}: the checkpoint is not complete") from None
+        except (OSError, SafetensorError, ValueError) as error:
+            raise UserError(f"{part} cannot be read: {error}") from None
+    return found
+
+
+def hash_tensors(tensors: Mapping[str, Tensor]) -> dict[str, str]:
+    """Return a hash of the shape and the bytes of each tensor; weights that are tied are read once."""
+    distinct = {(tensor.data_ptr(), tensor.shape): tensor for tensor in tensors.values()}
+    with ThreadPoolExecutor(HASHING_THREADS) as threads:
+        hashes = dict(zip(distinct, threads.map(_hash, distinct.values()), strict=True))
+    return {name: hashes[tensor.data_ptr(), tensor.shape] for name, tensor in tensors.items()}
+
+
+def _hash(tensor: Tensor) -> str:
+    digest = hashlib.blake2b(str(tuple(tensor.shape)).encode(), digest_size=16)
+    digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def restore_weights(model: Any, folder: Path, *, adapter: bool) -> None:

@@ -104,6 +104,11 @@ class ModelFolder:
         self._init = init
         self.path = find_folder(init, [name for name in _DOWNLOADED if weights or "safetensors" not in name])
 
+    @property
+    def changed(self) -> int:
+        """When a file of the folder changed last."""
+        return max((file.stat().st_mtime_ns for file in self.path.iterdir() if file.exists()), default=0)
+
     def _bad(self, message: str) -> UserError:
         return UserError(f'init = "{self._init}": {message}')
 
@@ -195,9 +200,9 @@ class ModelFolder:
         return [folder / name for name in sorted(names)]
 
     def model(
-        self, config: PreTrainedConfig, head: str, dtype: torch.dtype, attention: str
+        self, config: PreTrainedConfig, head: str, dtype: torch.dtype, attention: str, device: torch.device
     ) -> tuple[PreTrainedModel, bool]:
-        """Return the model, and whether its scalar head was missing and is random."""
+        """Return the model on the device, and whether its scalar head was missing and is random."""
         files = self.weights()
         if head == "scalar" and config.num_labels != 1:
             config.num_labels = 1
@@ -219,6 +224,7 @@ class ModelFolder:
                     config=config,
                     dtype=dtype,
                     attn_implementation=attention,
+                    device_map={"": device} if device.type == "cuda" else None,
                     use_safetensors=True,
                     ignore_mismatched_sizes=True,  # they are reported, and refused below
                     output_loading_info=True,
