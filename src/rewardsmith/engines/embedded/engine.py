@@ -105,6 +105,7 @@ class EmbeddedEngine(ModelText):
     # ---- generating ------------------------------------------------------------------------------------------------
 
     writes_apart = False
+    samples_as_it_learns = True
 
     async def hold_writer(self) -> None:
         """Do nothing: the weights that learn also write, one after the other."""
