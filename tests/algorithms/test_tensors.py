@@ -13,8 +13,10 @@ from torch import Tensor
 from rewardsmith.algorithms.tensors import (
     Groups,
     check_groups,
+    checks_postponed,
     last_token,
     masked,
+    masked_difference,
     reward_to_go,
     temporal_difference,
     token_counts,
@@ -32,6 +34,28 @@ def test_a_value_that_is_not_finite_is_named_with_its_row_and_column(bad: float)
     values_BT[1, 0] = bad
     with pytest.raises(ValueError, match=rf"rewards\[1, 0\] is {bad}: it must be finite"):
         masked("rewards", values_BT, MASK_BT)
+
+
+def test_postponed_checks_find_the_same_at_the_end() -> None:
+    zeros_BT, bad_BT, reached = torch.zeros(2, 3), torch.full((2, 3), torch.nan), []
+
+    @checks_postponed()
+    def several() -> None:
+        masked("fine", zeros_BT, MASK_BT)
+        masked_difference("new", zeros_BT, "old", bad_BT, MASK_BT)
+        reached.append("the end")
+
+    message = r"old\[0, 0\] is nan: it must be finite"
+    with pytest.raises(ValueError, match=message):
+        masked_difference("new", zeros_BT, "old", bad_BT, MASK_BT)
+    with pytest.raises(ValueError, match=message):
+        several()
+    assert reached
+    with checks_postponed():  # large sums of small numbers, and nothing at all under the mask
+        assert masked("large", torch.full((2, 3), 9e31), MASK_BT).sum() > 1e32
+        assert not masked("empty", bad_BT, torch.zeros_like(MASK_BT)).any()
+    with pytest.raises(ValueError, match=message):  # and afterwards at once again
+        masked("old", bad_BT, MASK_BT)
 
 
 @pytest.mark.parametrize(

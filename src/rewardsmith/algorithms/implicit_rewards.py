@@ -25,6 +25,7 @@ from rewardsmith.algorithms.tensors import (
     MaskB,
     MaskBT,
     Scalar,
+    check,
     check_option,
     masked,
     masked_difference,
@@ -152,6 +153,9 @@ def pairwise_wins(sums_B: FloatB, outcomes_B: FloatB, votes_B: MaskB, groups_B: 
 def _labels(outcomes_B: FloatB, votes_B: MaskB) -> FloatB:
     """Return the outcomes of the rows that vote, 0 for the others, which may hold anything."""
     kept_B = torch.where(votes_B, outcomes_B, 0)
-    if not bool(((kept_B >= 0) & (kept_B <= 1)).all()):
-        raise ValueError("outcomes must lie in [0, 1]; a failed outcome is no label: set its mask row to False")
+    check(((kept_B >= 0) & (kept_B <= 1)).all(), _refuse_labels)
     return kept_B
+
+
+def _refuse_labels() -> None:
+    raise ValueError("outcomes must lie in [0, 1]; a failed outcome is no label: set its mask row to False")

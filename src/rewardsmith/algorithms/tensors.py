@@ -10,6 +10,11 @@ token between two that count, such as the output of a tool; sums treat a respons
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -35,26 +40,63 @@ _BLOCK = 32
 # ---- checks ----------------------------------------------------------------------------------------------------------
 
 
+_postponed: ContextVar[list[tuple[Tensor, Callable[[], None]]] | None] = ContextVar("postponed", default=None)
+
+
+@contextmanager
+def checks_postponed() -> Iterator[None]:
+    """Check the numbers that are seen in this block at its end, all at once: each check waits for the device."""
+    checks: list[tuple[Tensor, Callable[[], None]]] = []
+    before = _postponed.set(checks)
+    try:
+        yield
+    finally:
+        _postponed.reset(before)
+    if checks and not torch.stack([good.to(checks[0][0].device) for good, _ in checks]).all():
+        for _, explain in checks:
+            explain()
+
+
+def check(good: Tensor, explain: Callable[[], None]) -> None:
+    """Call `explain`, which raises if it finds something wrong, unless `good`, a bool scalar, is True."""
+    checks = _postponed.get()
+    if checks is not None:
+        checks.append((good, explain))
+    elif not good:
+        explain()
+
+
 def masked(name: str, values_BT: Tensor, mask_BT: Tensor) -> Tensor:
     """Return `values_BT` with exact zeros where the mask is False.
 
     A ValueError for another shape or dtype (float32, float64 or bfloat16), or for a value under the mask that is not
     finite or beyond 1e32 in size.
     """
-    check_mask("mask", mask_BT, name, values_BT)
-    if not values_BT.is_floating_point() or values_BT.dtype == torch.float16:
-        raise ValueError(f"{name} is {values_BT.dtype}: it must be float32, float64 or bfloat16")
-    kept_BT = torch.where(mask_BT, values_BT, 0)
+    return _masked([(name, values_BT)], mask_BT)
+
+
+def _masked(named: Sequence[tuple[str, Tensor]], mask_BT: Tensor) -> Tensor:
+    """Return the last one of these under the mask; where it is wrong, the first that is wrong is the cause."""
+    for name, values_BT in named:
+        check_mask("mask", mask_BT, name, values_BT)
+        if not values_BT.is_floating_point() or values_BT.dtype == torch.float16:
+            raise ValueError(f"{name} is {values_BT.dtype}: it must be float32, float64 or bfloat16")
+    kept_BT = torch.where(mask_BT, named[-1][1], 0)
     # The norm is not small if any number is not: one cheap pass in the ordinary case, a search only in a bad one.
-    if not torch.linalg.vector_norm(kept_BT.detach(), dim=-1).norm() <= LARGEST:
-        bad = (~(kept_BT.abs() <= LARGEST)).nonzero()
+    norm = torch.linalg.vector_norm(kept_BT.detach(), dim=-1).norm()
+    check(norm <= LARGEST, partial(_find_bad, [(name, x.detach()) for name, x in named], mask_BT))
+    return kept_BT
+
+
+def _find_bad(named: Sequence[tuple[str, Tensor]], mask_BT: Tensor) -> None:
+    for name, values_BT in named:
+        bad = (mask_BT & ~(values_BT.abs() <= LARGEST)).nonzero()
         if len(bad):
             row, column = bad[0].tolist()
             raise ValueError(
-                f"{name}[{row}, {column}] is {kept_BT[row, column].item()}: it must be finite, and not beyond 1e32."
+                f"{name}[{row}, {column}] is {values_BT[row, column].item()}: it must be finite, and not beyond 1e32."
                 " A rollout that could not be scored has no reward: set its mask row to False"
             )
-    return kept_BT
 
 
 def check_mask(mask: str, mask_BT: Tensor, name: str, values_BT: Tensor) -> None:
@@ -73,12 +115,8 @@ def masked_difference(first: str, first_BT: Tensor, second: str, second_BT: Tens
         raise ValueError(
             f"{first} has shape {tuple(first_BT.shape)} and {second} {tuple(second_BT.shape)}: they must be the same"
         )
-    try:
-        return masked(f"{first} - {second}", first_BT - second_BT.detach(), mask_BT)
-    except ValueError:  # find out which of the two it was
-        masked(first, first_BT, mask_BT)
-        masked(second, second_BT, mask_BT)
-        raise
+    difference_BT = first_BT - second_BT.detach()
+    return _masked([(first, first_BT), (second, second_BT), (f"{first} - {second}", difference_BT)], mask_BT)
 
 
 def check_groups(groups_B: Tensor, mask_BT: Tensor) -> None:

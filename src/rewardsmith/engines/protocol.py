@@ -158,6 +158,7 @@ class Engine(Protocol):
     settings: ModelSettings  # its `[models.NAME]` table
     device: torch.device  # of its outputs; a loss moves them to where its own tensors are (`Outputs.to`)
     dtype: torch.dtype  # of its weights; in float32 the sampler's log-probabilities are the learner's
+    samples_as_it_learns: bool  # one implementation does both: in bfloat16 too they differ by rounding alone
 
     @property
     def max_length(self) -> int:

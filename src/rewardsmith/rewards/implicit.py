@@ -159,6 +159,13 @@ class Implicit:
         Annotated[str | None, Refers("models", offer="learn")],
         Field(description="π_ref: a model of the recipe that never learns, instead of `reference`"),
     ] = None
+    exact_reference: Annotated[
+        bool,
+        Field(
+            description='reference = "policy": compute its log-probabilities again, also where those of the sampler'
+            " are the same up to rounding"
+        ),
+    ] = False
     update: Annotated[
         Literal["none", "before", "after", "reverse"],
         Field(
@@ -180,6 +187,10 @@ class Implicit:
     def __post_init__(self) -> None:
         if self.reference_model is not None and self.reference != "start":
             raise UserError(f'reference = "{self.reference}" and reference_model both name π_ref: leave one out')
+        if self.exact_reference and self.reference != "policy":
+            raise UserError(
+                'exact_reference = true goes with reference = "policy": other references always have a pass'
+            )
         if self.reference_model == self.model:
             raise UserError(f'reference_model is "{self.model}" itself: every reward would be 0')
         if self.update == "after" and self.learn.loss != "cross-entropy":

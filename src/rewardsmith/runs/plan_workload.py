@@ -21,7 +21,7 @@ from rewardsmith.runs.folder import METRICS
 from rewardsmith.runs.memory import ROWS, TOKENS_PER_PASS, ModelShapes, StageModels, stage_models
 from rewardsmith.runs.step_time import JudgeLoad, LearningModel, Workload, mfu_of_size
 from rewardsmith.scale.scale_settings import ScaleSettings
-from rewardsmith.trainers.process.implicit_parts import process_parts
+from rewardsmith.trainers.process.implicit_parts import process_parts, sampler_is_reference
 
 if TYPE_CHECKING:
     from rewardsmith.runs.plan import PlanJob
@@ -127,7 +127,7 @@ class WorkloadBuilder:
             prompt_tokens=prompt,
             answer_tokens=answer,
             longest_tokens=max(answer, self._take("longest_tokens", longest, limit)),
-            learning=tuple(self._learning()),
+            learning=tuple(self._learning(cluster=cluster)),
             written=self._take(
                 "written", figures.get("written"), stage.select.oversample if stage.select.rounds > 1 else 1.0
             ),
@@ -172,7 +172,7 @@ class WorkloadBuilder:
             self.assumptions.rows.append(size)
         return shape
 
-    def _learning(self) -> list[LearningModel]:
+    def _learning(self, *, cluster: bool) -> list[LearningModel]:
         """Return the models that read the answers, with the number of passes over them."""
         stage, kind = self._stage, "cpu" if self._flags.gpu == "cpu" else "cuda"
         passes, updates = float(stage.ppo_epochs), stage.ppo_epochs * stage.mini_batches
@@ -187,7 +187,9 @@ class WorkloadBuilder:
             of: Any = part.settings
             size = of.learn.mini_batch or self._answers
             trains, steps = of.learn.epochs if of.update != "none" else 0, -(-self._answers // size)
-            reads = 1.0 + (of.update != "after")
+            # On a cluster a server samples, whose numbers differ by more than rounding.
+            free = sampler_is_reference(of, stage.sampling, ahead=stage.ahead > 0) and not cluster
+            reads = float(of.update != "after") + (not free)
             work.append((name, of.model, reads, float(trains), trains * steps, True))
         found = []
         for name, model, forwards, trainings, steps, process in work:

@@ -47,6 +47,7 @@ class VerlEngine(ModelText):
         super().__init__(tokenizer, settings, name)
         self.device = torch.device("cpu")  # of the tensors that it takes and returns
         self.dtype = torch.float32 if cluster.scale.device == "cpu" else torch.bfloat16
+        self.samples_as_it_learns = self.dtype == torch.float32  # a server samples, with kernels of its own
         self.stop_ids = tuple(sorted({*stop_ids, self._end}))
         self._cluster, self._workers, self._config, self._path = cluster, workers, config, path
         self._version = 0  # counts the updates

@@ -32,6 +32,7 @@ PROBLEMS: dict[str, tuple[dict[str, Any], str]] = {
     "the policy itself": (parts(implicit(model="policy")), 'parts.process.model = "policy".*copy_of = "policy"'),
     "itself as its reference": (parts(implicit(reference_model="prm")), 'reference_model is "prm" itself'),
     "two references": (parts(implicit(reference="policy", reference_model="other")), "leave one out"),
+    "a pass that is made anyway": (parts(implicit(exact_reference=True)), 'goes with reference = "policy"'),
     "no adapter": (parts(implicit(reference="adapter-off")), "models.prm has no adapter: set its lora, or reference ="),
     "no outcome": ({"reward": {"type": "sum", "parts": {"process": implicit()}}}, "process.outcome is not set"),
     "two outcomes": (parts(share=SHARE), "process.outcome is not set.*Known: answer, share"),

@@ -74,6 +74,10 @@ learn.optimizer = { lr = 2e-3, schedule = "linear", weight_decay = 0.01 }
 VARIANTS = {
     "full": [],
     "ahead": [("select = {", "ahead = 1\nselect = {"), ('reference = "start"', 'reference = "policy"')],
+    "sampler": [
+        ('init = "tiny-llama"', 'init = "tiny-llama"\ndtype = "bfloat16"'),
+        ('reference = "start"', 'reference = "policy"'),
+    ],
     "lora": [('copy_of = "policy"', 'init = "tiny-llama"\nlora = { rank = 4 }')],
     "by step": [
         ('learn.offset = "group-mean"', 'update = "reverse"\nlearn.loss = "best-of-n-reward"'),

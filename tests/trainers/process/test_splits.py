@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
 from tests.trainers.process.process_cases import Model, batch_of, group, relative, update_sizes
@@ -33,6 +34,19 @@ class Passes:
             return found
 
         engine.micro_batches = counted  # type: ignore[method-assign]
+
+
+class Waits(TorchDispatchMode):
+    """Counts the operations for which a GPU would have to finish all that it was given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        self.count += name in {"_local_scalar_dense", "is_nonzero", "nonzero", "masked_select", "unique", "equal"}
+        return func(*args, **kwargs or {})
 
 
 def learned(folder: Path, learn: dict[str, Any], **engine: Any) -> tuple[Any, Model, list[int]]:
@@ -67,6 +81,18 @@ def test_the_split_into_passes_changes_nothing(
     assert relative(split.gradients[0], model.gradients[0]) < 1e-4
     moved = relative(weights(new_engine()), weights(model.engine))
     assert relative(weights(split.engine), weights(model.engine)) < 0.01 * moved
+
+
+@pytest.mark.parametrize("loss", LEARN)
+def test_no_pass_waits_for_the_device(loss: str, tmp_path: Path) -> None:
+    """More passes, and not one more wait: while a GPU works on one pass, the next is prepared."""
+    waits = []
+    for size in (13, 2):
+        model = Model(tmp_path, update="reverse", learn=LEARN[loss] | {"micro_batch": size})
+        with Waits() as counted:
+            model.score_and_learn(batch_of(GROUPS, OLD))
+        waits.append(counted.count)
+    assert waits[0] == waits[1] > 0
 
 
 @pytest.mark.parametrize("update", ["after", "reverse", "before"])

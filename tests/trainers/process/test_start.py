@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -83,15 +84,48 @@ def test_zero_at_the_start_in_every_kind_of_model(table: dict[str, Any], referen
         ({"temperature": 0.6}, "float32"),
         ({"top_p": 0.8}, "float32"),
         ({"min_tokens": 3}, "float32"),
-        ({}, "bfloat16"),
+        ({"temperature": 0.6}, "bfloat16"),
+        ({}, "bfloat16 again"),
     ],
 )
 def test_a_copy_of_the_policy_measured_against_the_policy(sampling: dict[str, Any], dtype: str, tmp_path: Path) -> None:
     """Whatever the answers were sampled with, the reference is the policy's own distribution, at temperature 1."""
+    dtype, _, again = dtype.partition(" ")
     world = ProcessWorld(tmp_path, {"policy": {"init": "tiny-llama", "dtype": dtype}})
-    process = implicit(reference="policy", normalise="none", beta=1.0)
+    process = implicit(reference="policy", exact_reference=bool(again), normalise="none", beta=1.0)
     steps(policy(world, process, sampling={"max_tokens": 6} | sampling), 1)
     assert max(map(abs, rewards(world))) < 2e-5
+
+
+@pytest.mark.parametrize("update", ["none", "before", "after", "reverse"])
+def test_the_samplers_numbers_are_the_reference_in_bfloat16(
+    update: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No pass of the policy is made, and a reward differs from that of such a pass by β times the sampler's error."""
+    models, beta = {"policy": {"init": "tiny-llama", "dtype": "bfloat16"}, "prm": {"init": "tiny-llama"}}, 0.5
+    found, passes = {}, []
+    for exact in (False, True):
+        world = ProcessWorld(tmp_path, models)
+        engine = world.engine("policy")
+        logprobs = Mock(wraps=engine.logprobs)
+        monkeypatch.setattr(engine, "logprobs", logprobs)
+        process = implicit(reference="policy", exact_reference=exact, update=update, normalise="none", beta=beta)
+        trainer = policy(world, process | {"learn": process["learn"] | {"measure_every": 0}})
+        start = engine.copy(name="start")
+        steps(trainer, 1)
+        found[exact] = process_scores(world)
+        passes.append(logprobs.call_count)
+    assert passes == [0, 1]
+    groups = [r.scored.group for r in world.records if not r.dropped]
+    written = [(group, rollout) for group in groups for rollout in group.rollouts]
+    errors = []
+    for (group_, rollout), sampler, again in zip(written, found[False], found[True], strict=True):
+        learner = start.logprobs([Row(start.encode(group_.prompt), rollout.tokens)])[0].numpy()
+        errors.append(learner - rollout.logprobs)
+        moved = 2e-3 if update == "before" else 1e-5  # before: scored by models that have learned from either
+        assert np.allclose(sampler.token_values - again.token_values, beta * errors[-1], atol=moved)
+        assert np.abs(sampler.token_values - again.token_values).max() < 0.15 * beta
+    assert 2e-3 < max(np.abs(error).max() for error in errors) < 0.15
 
 
 def test_an_adapter_that_has_learned_is_measured_against_the_model_without_it(tmp_path: Path) -> None:
@@ -172,10 +206,10 @@ def test_where_the_rewards_lie(granularity: str, tmp_path: Path) -> None:
     assert bool(several) == (granularity == "step")
 
 
-@pytest.mark.parametrize("beta", [0.05, 0.5])
-def test_rounding_is_not_blown_up_to_a_reward(beta: float, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("beta", "dtype"), [(0.05, "float32"), (0.5, "float32"), (0.05, "bfloat16")])
+def test_rounding_is_not_blown_up_to_a_reward(beta: float, dtype: str, tmp_path: Path) -> None:
     """A model that is the policy which wrote the answers differs from it by rounding alone."""
-    world = ProcessWorld(tmp_path)
+    world = ProcessWorld(tmp_path, {"policy": {"init": "tiny-llama", "dtype": dtype}})
     steps(policy(world, implicit(reference="policy", update="none", normalise="batch", beta=beta)), 1)
     for score in process_scores(world):
         assert score.token_values is not None

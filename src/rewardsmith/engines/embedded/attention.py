@@ -271,9 +271,7 @@ def consecutive(lengths: Sequence[int]) -> list[NDArray[np.int64]]:
     return [np.arange(end - length, end) for end, length in zip(ends, lengths, strict=True)]
 
 
-def to_device(
-    numbers: Sequence[int] | NDArray[np.integer | np.bool_], device: torch.device, dtype: type = np.int64
-) -> Tensor:
-    """Return numbers as a tensor; the host does not wait until the device has done what was launched before."""
+def to_device(numbers: Sequence[int] | NDArray[np.integer], device: torch.device, dtype: type = np.int64) -> Tensor:
+    """Return integers as a tensor; the host does not wait until the device has done what was launched before."""
     tensor = torch.from_numpy(np.asarray(numbers, dtype=dtype))
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 from torch.nn.utils import get_total_norm
 
+from rewardsmith.algorithms.tensors import checks_postponed
 from rewardsmith.engines.embedded import architectures
 from rewardsmith.engines.embedded.attention import attention_plan
 from rewardsmith.engines.embedded.cards import current, free_memory, select_device
@@ -136,6 +137,7 @@ class EmbeddedEngine(ModelText):
     # ---- generating ------------------------------------------------------------------------------------------------
 
     writes_apart = False
+    samples_as_it_learns = True
 
     async def hold_writer(self) -> None:
         """Do nothing: the weights that learn also write, one after the other."""
@@ -283,10 +285,11 @@ class EmbeddedEngine(ModelText):
             raise RuntimeError("update was called before learn_with")
         with current(self.device):
             try:
-                for batch, outputs in self._forward(rows, temperature, max_rows, entropy=entropy):
-                    with attention_plan(batch.plan):  # for the attention that gradient checkpointing repeats
-                        loss(outputs).backward()  # type: ignore[no-untyped-call]
-                    count(len(outputs.rows))
+                with checks_postponed():
+                    for batch, outputs in self._forward(rows, temperature, max_rows, entropy=entropy):
+                        with attention_plan(batch.plan):  # for the attention that gradient checkpointing repeats
+                            loss(outputs).backward()  # type: ignore[no-untyped-call]
+                        count(len(outputs.rows))
             except BaseException:
                 self._learner.zero_grad()
                 raise

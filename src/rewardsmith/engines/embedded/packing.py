@@ -58,10 +58,12 @@ class PackedBatch:
     predicts_M: Tensor  # the input places that predict the response tokens, over all rows
     targets_M: Tensor  # the response tokens
     mask_bT: Tensor  # True where the padded form has a response token
+    places_M: Tensor  # where these are in it, counted through
 
     def padded(self, values_M: Tensor) -> Tensor:
         """Return numbers per response token as [b, T], zero where there is none; gradients flow through."""
-        return values_M.new_zeros(self.mask_bT.shape).masked_scatter(self.mask_bT, values_M)
+        flat = values_M.new_zeros(self.mask_bT.numel())
+        return flat.index_copy(0, self.places_M, values_M).view(self.mask_bT.shape)
 
 
 def pack(rows: Sequence[Row], chosen: Sequence[int], width: int, device: torch.device) -> PackedBatch:
@@ -86,11 +88,15 @@ def pack(rows: Sequence[Row], chosen: Sequence[int], width: int, device: torch.d
     # A response token is predicted at the place before it: the first one at the end of the prompt.
     predicts = [s[len(row.prompt) - 1 :][: len(row.response)] for s, row in zip(sequences, mine, strict=True)]
     lengths = np.array([len(row.response) for row in mine])
+    # Made of its places on the device: a mask and what selects by it would wait for all that the device does.
+    places_M = to_device(np.concatenate([i * width + np.arange(n) for i, n in enumerate(lengths)]), device)
+    mask_bT = torch.zeros(len(mine) * width, dtype=torch.bool, device=device).index_fill_(0, places_M, value=True)
     return PackedBatch(
         rows=to_device(chosen, device),
         tokens_N=to_device(np.concatenate(tokens), device),
         plan=PackedAttention(sequences, device),
         predicts_M=to_device(np.concatenate(predicts), device),
         targets_M=to_device(np.concatenate([row.response for row in mine]), device),
-        mask_bT=to_device(np.arange(width)[None] < lengths[:, None], device, np.bool_),
+        mask_bT=mask_bT.view(len(mine), width),
+        places_M=places_M,
     )

@@ -14,7 +14,7 @@ from rewardsmith.rewards.implicit import Implicit
 from rewardsmith.rewards.tree import has_part, walk
 
 if TYPE_CHECKING:
-    from rewardsmith.engines.protocol import Engine, ModelOutline
+    from rewardsmith.engines.protocol import Engine, ModelOutline, Sampling
 
 
 # ---- the table of a reward ------------------------------------------------------------------------------------------
@@ -159,6 +159,15 @@ def policy_problems(stage: Any, *, advantage: str, compares: bool, combine: str,
                 f'{where}.trust.by = "{settings.trust.by}" compares the answers to a prompt, and there is one: set'
                 f' rollouts_per_prompt to at least 2, or {where}.trust.by = "nothing"'
             )
+
+
+def sampler_is_reference(settings: Any, sampling: Sampling, *, ahead: bool) -> bool:
+    """Whether the sampler's log-probabilities are those of an implicit reward's reference, as far as settings tell.
+
+    The reference is the policy at temperature 1. With `ahead`, an earlier policy has written the answers.
+    """
+    asked = settings.reference == "policy" and not settings.exact_reference
+    return asked and sampling.temperature == 1 and not sampling.cuts and not ahead
 
 
 def require_same_tokens(policy: Engine | ModelOutline, other: Engine | ModelOutline, what: str) -> None:

@@ -27,11 +27,19 @@ from rewardsmith.rewards.component import Component
 from rewardsmith.rewards.implicit import Implicit
 from rewardsmith.rewards.step_rewards import judged_by
 from rewardsmith.text.steps import split_steps, steps_of_tokens, sums_by_step, tokens_of_judged
-from rewardsmith.trainers.process.implicit_parts import claim_implicit_parts, require_same_tokens
+from rewardsmith.trainers.process.implicit_parts import (
+    claim_implicit_parts,
+    require_same_tokens,
+    sampler_is_reference,
+)
 from rewardsmith.trainers.process.process_model import ModelRewards, OutcomeBatch, ProcessModel, outcome_batch
 from rewardsmith.trainers.reference import Reference
 from rewardsmith.trainers.trainer import Context, derive
 from rewardsmith.types import RolloutGroup, Score, ScoredGroup
+
+EXACT_ROUNDING, SAMPLER_ROUNDING = 1e-3, 1.0
+"""The log-ratio of a whole answer that is rounding, and must not become a reward: between two passes of one kind or in
+float32, and between a sampler and a learner in bfloat16."""
 
 
 class ProcessRewards:
@@ -59,8 +67,6 @@ class ProcessRewards:
         self._policy, self._run = policy, run
         self._context = context
         self._seed = derive(context.seed, name, "process")
-        # The sampler's log-probabilities are those of the policy as it is, at temperature 1, only then.
-        exact = policy.dtype == torch.float32 and sampling.temperature == 1 and not sampling.cuts and not stale
         self.parts: dict[str, ProcessPart] = {}
         self.learners: dict[str, Engine] = {}
         self.max_length = policy.max_length
@@ -68,16 +74,18 @@ class ProcessRewards:
         self._awake: set[str] = set()
         for path, settings in claim_implicit_parts(root).items():
             engine = self._engine(settings.model, path)
-            model, reference = settings.reference_model, None
+            model, reference, rounding = settings.reference_model, None, EXACT_ROUNDING
             if model is not None:
                 self._engine(model, path)
             if settings.reference == "policy":
                 model = policy.name
-                self._awake |= set() if exact else {model}
-            if settings.reference != "policy" or not exact:  # read in the passes of the model, so that both round alike
+            if policy.samples_as_it_learns and sampler_is_reference(settings, sampling, ahead=stale):
+                rounding = EXACT_ROUNDING if policy.dtype == torch.float32 else SAMPLER_ROUNDING
+            else:  # read in the passes of the model, so that both round alike
+                self._awake |= {model} if model else set()
                 off = settings.reference == "adapter-off"
                 reference = Reference(engine, context, name=f"{name}.{path}", model=model, adapter_off=off)
-            part = ProcessPart(settings, engine, reference)
+            part = ProcessPart(settings, engine, reference, rounding)
             self.parts[path] = part
             if part.learns:
                 engine.learn_with(settings.learn.optimizer)
@@ -175,8 +183,11 @@ class ProcessRewards:
 class ProcessPart:
     """An implicit reward with its model, its replay buffer and its running accuracy; see `ProcessModel`."""
 
-    def __init__(self, settings: Implicit, engine: Engine, reference: Reference | None) -> None:
+    def __init__(
+        self, settings: Implicit, engine: Engine, reference: Reference | None, rounding: float = EXACT_ROUNDING
+    ) -> None:
         self.settings = settings
+        self._rounding = rounding
         self.replay: deque[ScoredGroup] = deque(maxlen=settings.learn.replay.groups)
         self.reference = reference
         self.device = engine.device
@@ -226,8 +237,7 @@ class ProcessPart:
         steps_BT = self._steps_of(groups, mask_BT) if settings.granularity == "step" else None
         values_BT, support_BT = settings.place(rewards_BT, mask_BT, steps_BT)
         if settings.normalise == "batch":
-            # A log-ratio of a thousandth for a whole answer is rounding, and must not become a reward.
-            values_BT = normalise_by_return(values_BT, mask_BT, eps=1e-3 * settings.beta)
+            values_BT = normalise_by_return(values_BT, mask_BT, eps=self._rounding * settings.beta)
         sums, rows = found.rewards_BT.sum(-1).tolist(), itertools.count()
         scores: list[list[Score]] = []
         token_rewards: list[list[NDArray[np.float32]]] = []
