@@ -340,4 +340,5 @@ def main() -> None:
 
 if __name__ == "__main__":
     disable_progress_bar()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # so that a side ends with this process
     main()
