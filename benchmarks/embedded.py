@@ -285,7 +285,9 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--peer-options", default="", metavar="OPTIONS", help="of trl_side.py: --peer-options='--a b'")
     parser.add_argument("--vllm-options", default="", metavar="OPTIONS", help="of vllm_side.py")
-    parser.add_argument("--our-options", default="", metavar="OPTIONS", help="of our_side.py")
+    parser.add_argument(
+        "--our-settings", default="", metavar="SETTINGS", help="of our model: 'rows=256 recompute=true'"
+    )
     parser.add_argument("--limit", type=float, default=3600, metavar="S", help="seconds for one round of one side")
     parser.add_argument("--folder", type=Path, help="keep the model here, and use it where it is already there")
     given = parser.parse_args()
@@ -311,7 +313,7 @@ def main() -> None:
         workload = Workload(**{name: getattr(given, name) for name in sizes}, vocabulary=config.vocab_size)
     except ValueError as error:
         sys.exit(f"error: {error}")
-    options = {"our_side.py": given.our_options, "trl_side.py": given.peer_options, "vllm_side.py": given.vllm_options}
+    options = {"our_side.py": given.our_settings, "trl_side.py": given.peer_options, "vllm_side.py": given.vllm_options}
     options = {script: shlex.split(text) for script, text in options.items()}
     results: dict[str, Result] = {}
     with tempfile.TemporaryDirectory() as temporary:
@@ -338,4 +340,5 @@ def main() -> None:
 
 if __name__ == "__main__":
     disable_progress_bar()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # so that a side ends with this process
     main()

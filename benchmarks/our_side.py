@@ -1,14 +1,16 @@
 """Our side of `benchmarks/embedded.py`: the embedded engine generates and learns.
 
-python benchmarks/our_side.py FOLDER WORKLOAD [--recompute] [--rows 256] [--tokens-per-pass 16384]
+python benchmarks/our_side.py FOLDER WORKLOAD [recompute=true] [rows=256] [tokens_per_pass=16384]
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import math
 import statistics
 import time
+import tomllib
 from functools import partial
 from pathlib import Path
 
@@ -22,19 +24,33 @@ from rewardsmith.algorithms.advantages import Stream, estimate_advantages, grpo
 from rewardsmith.algorithms.policy_losses import clip, reduce, token_mean
 from rewardsmith.algorithms.tensors import last_token
 from rewardsmith.engines import ModelSettings, OptimizerSettings
-from rewardsmith.engines.embedded.engine import EmbeddedEngine
-from rewardsmith.engines.protocol import Outputs, Row, Sampling
+from rewardsmith.engines.embedded.engine import MAX_ROWS, EmbeddedEngine
+from rewardsmith.engines.embedded.generate import CHECK_EVERY
+from rewardsmith.engines.protocol import Outputs, Row, Sampling, Tick, no_tick
 
 
-async def generate(engine: EmbeddedEngine, texts: list[str], workload: Workload, step: int) -> list[RolloutGroup]:
+class Steps:
+    """Counts decoding steps: the engine calls it whenever it has looked at its rows."""
+
+    def __init__(self, device: str) -> None:
+        self.every = CHECK_EVERY[device]
+        self.count = 0
+
+    def __call__(self, finished: int, tokens: int) -> None:
+        """Count those since the last look."""
+        self.count += self.every
+
+
+async def generate(
+    engine: EmbeddedEngine, texts: list[str], workload: Workload, step: int, tick: Tick = no_tick
+) -> list[RolloutGroup]:
     """Return the groups in the order of the prompts."""
     asked = [Prompt(f"{step}-{i}", [Message("user", text)]) for i, text in enumerate(texts)]
     least = workload.new_tokens if workload.ends == "length" else 0
     sampling = Sampling(max_tokens=workload.new_tokens, min_tokens=least)
     seeds = [step * len(asked) + i for i in range(len(asked))]
-    groups = {
-        number: group async for number, group in engine.generate(asked, sampling, n=workload.rollouts, seeds=seeds)
-    }
+    work = engine.generate(asked, sampling, n=workload.rollouts, seeds=seeds, tick=tick)
+    groups = {number: group async for number, group in work}
     return [groups[i] for i in range(len(asked))]
 
 
@@ -67,9 +83,13 @@ def open_engine(settings: ModelSettings) -> EmbeddedEngine:
     return engine
 
 
-def rows_at_a_time(engine: EmbeddedEngine, workload: Workload) -> int:
-    """Return how many responses the engine writes at a time in the memory that is free now."""
-    return min(workload.rows, engine._rows_that_fit(workload.prompt_tokens + workload.new_tokens))
+def rows_note(settings: ModelSettings, workload: Workload, tokens: float, steps: float) -> str:
+    """Say how many rows were written at a time, and whether memory made them fewer."""
+    asked = min(workload.rows, settings.rows or MAX_ROWS[workload.device])
+    decoded = tokens - workload.rows  # the first token of each comes with its prompt
+    text = f"{min(asked, decoded / steps):.0f} of {asked} rows at a time on average"
+    fewest = workload.new_tokens * math.ceil(workload.rows / asked)
+    return text + (": more do not fit in memory" if workload.ends == "length" and steps > 1.1 * fewest + 8 else "")
 
 
 def run(settings: ModelSettings, workload: Workload) -> Figures:
@@ -84,12 +104,12 @@ def run(settings: ModelSettings, workload: Workload) -> Figures:
     wait = torch.cuda.synchronize if cuda else partial(int, 0)
     if cuda:
         torch.cuda.reset_peak_memory_stats()
-    steps, tokens, rows = [], [], []
+    steps, tokens = [], []
+    decoding = Steps(workload.device)
     for step in range(workload.warmup + workload.steps):
-        rows.append(rows_at_a_time(engine, workload))
         wait()
         begun = time.perf_counter()
-        groups = asyncio.run(generate(engine, prompts(workload, step), workload, step))
+        groups = asyncio.run(generate(engine, prompts(workload, step), workload, step, decoding))
         wait()
         generated = time.perf_counter()
         lengths = [len(rollout.tokens) for group in groups for rollout in group.rollouts]
@@ -102,11 +122,10 @@ def run(settings: ModelSettings, workload: Workload) -> Figures:
         steps.append(Step(ended - begun, generated - begun, ended - generated))
     choices = [
         f"rewardsmith {rewardsmith.__version__}, torch {torch.__version__}, transformers {transformers.__version__}",
-        f"gradient checkpointing {'on' if settings.recompute else 'off'}, float32 master weights",
-        f"{min(rows)} of {workload.rows} rows at a time",
+        *(f"{name} = {value}" for name, value in settings.model_dump(exclude_defaults=True).items() if name != "init"),
+        "float32 master weights",
+        rows_note(settings, workload, statistics.mean(tokens), decoding.count / len(steps)),
     ]
-    if min(rows) < min(workload.rows, engine._max_rows):
-        choices.append("because more do not fit in memory")
     return Figures(
         "rewardsmith",
         ", ".join(choices),
@@ -121,19 +140,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("workload", type=Workload.from_json)
-    parser.add_argument("--recompute", action="store_true", help="gradient checkpointing")
-    parser.add_argument("--rows", type=int, help="responses written at a time")
-    parser.add_argument("--tokens-per-pass", type=int, help="tokens of one micro-batch")
+    parser.add_argument("settings", nargs="*", help="of [models.NAME] in a recipe, as rows=256")
     given = parser.parse_args()
-    settings = ModelSettings(
-        init=str(given.folder),
-        device=given.workload.device,
-        dtype=given.workload.dtype,
-        recompute=given.recompute,
-        rows=given.rows,
-        tokens_per_pass=given.tokens_per_pass,
-    )
-    print(figures_to_json(run(settings, given.workload)))
+    chosen = tomllib.loads("\n".join(given.settings))
+    workload = given.workload
+    settings = ModelSettings(init=str(given.folder), device=workload.device, dtype=workload.dtype, **chosen)
+    print(figures_to_json(run(settings, workload)))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import math
 import re
 import tempfile
 import time
@@ -22,7 +21,7 @@ from pathlib import Path
 
 import torch
 from embedded import DEFAULTS, SHAPES, build
-from our_side import generate, learn, open_engine, rows_at_a_time
+from our_side import Steps, generate, learn, open_engine
 from rich.console import Console
 from rich.table import Table
 from torch.autograd import DeviceType
@@ -145,7 +144,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--prompt-tokens", type=int, default=64)
     parser.add_argument("--new-tokens", type=int, help="default: 64, on cuda 256")
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], help="default: float32, on cuda bfloat16")
-    parser.add_argument("--recompute", action="store_true", help="gradient checkpointing")
     parser.add_argument("--top", type=int, default=8, help="kernels that are named")
     parser.add_argument("--folder", type=Path, help="keep the model here, and use it where it is already there")
     given = parser.parse_args()
@@ -166,21 +164,19 @@ def main() -> None:
         folder = (given.folder or Path(temporary)) / given.shape
         if not (folder / "model.safetensors").exists():
             build(folder, config, workload.seed)
-        engine = open_engine(
-            ModelSettings(init=str(folder), device=given.device, dtype=given.dtype, recompute=given.recompute)
-        )
+        engine = open_engine(ModelSettings(init=str(folder), device=given.device, dtype=given.dtype))
 
         def write() -> None:
             groups[:] = asyncio.run(generate(engine, prompts(workload, 0), workload, 0))
 
-        groups = asyncio.run(generate(engine, prompts(workload, 0), workload, 0))
+        decoding = Steps(given.device)
+        groups = asyncio.run(generate(engine, prompts(workload, 0), workload, 0, decoding))
         learn(engine, groups)
-        decoding = workload.new_tokens * math.ceil(workload.rows / rows_at_a_time(engine, workload))
         parts = {"generate": observe(write, cuda=cuda), "update": observe(lambda: learn(engine, groups), cuda=cuda)}
     where = torch.cuda.get_device_name() if cuda else f"{torch.get_num_threads()} CPU threads"
     new = f"{workload.prompts} x {workload.rollouts} x {workload.new_tokens} new tokens"
     title = f"{given.shape}, {new}, prompts of {workload.prompt_tokens}, {given.dtype}, {where}"
-    report(title, parts, decoding, top=given.top, cuda=cuda)
+    report(title, parts, decoding.count, top=given.top, cuda=cuda)
 
 
 if __name__ == "__main__":

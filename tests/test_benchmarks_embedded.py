@@ -87,3 +87,17 @@ def test_a_peer_without_its_packages_is_not_installed(embedded: ModuleType, tmp_
 )
 def test_kernels_are_grouped_by_name(embedded: ModuleType, kernel: str, group: str) -> None:
     assert importlib.import_module("profile_step").group_of(kernel) == group
+
+
+@pytest.mark.parametrize(
+    ("steps", "note"),
+    [(16, "6 of 6 rows at a time on average"), (40, "2 of 6 rows at a time on average: more do not fit")],
+)
+def test_our_side_says_when_memory_holds_fewer_rows(embedded: ModuleType, steps: int, note: str) -> None:
+    from workload import Workload
+
+    from rewardsmith.engines import ModelSettings
+
+    workload = Workload(**SIZES | {"new_tokens": 17})  # 6 rows: 6 x 16 tokens are decoded
+    our_side = importlib.import_module("our_side")
+    assert note in our_side.rows_note(ModelSettings(init="tiny-llama"), workload, 6 * 17, steps)
