@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from rewardsmith.engines.embedded import architectures, engine, generate, heads
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
+from rewardsmith.engines.embedded.kernels import cache_blocks
 from rewardsmith.engines.embedded.tiny import make_tiny
 from rewardsmith.engines.memory_estimate import (
     CHUNK_LOGITS,
@@ -106,61 +107,13 @@ def test_the_kv_cache_is_counted_exactly(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_the_constants_are_those_of_the_engine() -> None:
-    assert (ROWS_STEP, LENGTH_STEP, PREFILL_TOKENS) == (
-        generate.ROWS_STEP,
-        generate.LENGTH_STEP,
-        generate.PREFILL_TOKENS,
-    )
+    steps = {"cpu": generate.LENGTH_STEP, "cuda": cache_blocks.BLOCK_TOKENS}
+    assert (generate.ROWS_STEP["cpu"], steps, generate.PREFILL_TOKENS) == (ROWS_STEP, LENGTH_STEP, PREFILL_TOKENS)
     assert (CHUNK_LOGITS, memory.ROWS, memory.TOKENS_PER_PASS) == (
         heads.CHUNK_ELEMENTS,
         engine.MAX_ROWS,
         engine.TOKENS_PER_PASS,
     )
-
-
-class FusedNorm(torch.autograd.Function):
-    """Keeps what the kernel of a GPU keeps: the input."""
-
-    @staticmethod
-    def forward(ctx: Any, hidden: Tensor, weight: Tensor) -> Tensor:
-        ctx.save_for_backward(hidden, weight)
-        return nn.functional.rms_norm(hidden, weight.shape, weight)
-
-    @staticmethod
-    def backward(ctx: Any, *_: Any) -> Any:
-        raise NotImplementedError
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("lora", [None, LORA])
-@pytest.mark.parametrize("init", ["tiny-llama", "tiny-qwen3"])
-def test_layers_keep_what_the_formula_says(init: str, lora: LoraSettings | None, dtype: Any) -> None:
-    settings = ModelSettings(init=init, device="cpu", dtype=dtype, lora=lora)
-    model = EmbeddedEngine.open(settings)
-    for module in model.model.modules():
-        if type(module).__name__.endswith("RMSNorm"):
-            module.forward = _fused(module)
-    weights = {p.untyped_storage().data_ptr() for p in model.model.parameters()}
-    kept: dict[int, Tensor] = {}
-
-    def pack(tensor: Tensor) -> Tensor:
-        if tensor.untyped_storage().data_ptr() not in weights:
-            kept[tensor.untyped_storage().data_ptr()] = tensor
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        batch, _ = next(model._forward([*rows(), *rows(answer=63)], 1.0, None, entropy=True))
-    shape, itemsize, tokens = model_shape(settings), {"float32": 4, "bfloat16": 2}[dtype], len(batch.tokens_N)
-    assert shape is not None
-    spread = len(batch.plan._spread) / tokens  # type: ignore[attr-defined]
-    repeated = spread * 2 * (shape.heads - shape.kv_heads) * shape.head_width  # by a CPU, for heads that share keys
-    layers = shape.layers * (layer_bytes(shape, itemsize, spread=spread) + itemsize * repeated)
-    measured = sum(tensor.untyped_storage().nbytes() for tensor in kept.values()) / tokens
-    assert measured == pytest.approx(layers + 3 * shape.hidden * itemsize, rel=0.04)
-
-
-def _fused(module: Any) -> Any:
-    return lambda hidden: FusedNorm.apply(hidden, module.weight)
 
 
 def test_recompute_keeps_the_input_of_each_layer_and_the_rest_of_one() -> None:

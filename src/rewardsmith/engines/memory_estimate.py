@@ -17,7 +17,8 @@ from typing import Any, Literal
 from rewardsmith.engines.model_settings import LoraSettings, ModelSettings
 
 GIB = 2**30
-ROWS_STEP, LENGTH_STEP = {"cpu": 8, "cuda": 32}, {"cpu": 32, "cuda": 128}  # as in `embedded.generate`
+LENGTH_STEP = {"cpu": 32, "cuda": 64}  # as in `embedded.generate` and `kernels.cache_blocks`
+ROWS_STEP = 8  # on a CPU
 CHUNK_LOGITS = {"cpu": 2**22, "cuda": 2**29}  # as in `embedded.heads`
 PREFILL_TOKENS = 16_384
 RECOMPUTE_SHARE = 0.85  # of the free memory, that a pass may be estimated to need before layers are recomputed
@@ -45,6 +46,7 @@ class ModelShape:
     int8_rows: int = 0  # of their matrices, each with a scale
     qk_norm: bool = False  # queries and keys have norms of their own, which keep their inputs
     scalar: bool = False  # a head that gives one number
+    fused: bool = True  # the engine's own layers run it (`embedded.decoder`)
     guessed: bool = False  # the files are not here: taken from the size in the name
 
     @property
@@ -75,6 +77,7 @@ def config_shape(config: Any, *, head: str = "language", lora: LoraSettings | No
 
 def module_shape(model: Any, lora: LoraSettings | None = None) -> ModelShape:
     """Return the shape of a Hugging Face model that has, or will have, an adapter."""
+    from rewardsmith.engines.embedded.decoder import why_general  # noqa: PLC0415 it imports torch
     from rewardsmith.engines.embedded.int8_linear import Int8Linear, is_quantisable  # noqa: PLC0415 it imports torch
 
     text = model.config.get_text_config()
@@ -100,6 +103,7 @@ def module_shape(model: Any, lora: LoraSettings | None = None) -> ModelShape:
         int8_rows=sum(layer.out_features for layer in frozen),
         qk_norm=any(name.endswith(".q_norm") for name, _ in model.named_modules()),
         scalar=model.get_output_embeddings() is None,
+        fused=why_general(model.config) is None,
     )
 
 
@@ -245,8 +249,9 @@ def kv_token_bytes(shape: ModelShape, itemsize: int) -> int:
 
 def kv_cache_bytes(shape: ModelShape, itemsize: int, *, rows: int, length: int, kind: str = "cuda") -> int:
     """Return the cache of `rows` answers of up to `length` tokens with their prompts, as the generator allocates it."""
-    rows = rows if kind == "cuda" else -(-rows // ROWS_STEP[kind]) * ROWS_STEP[kind]
-    length = -(-(length + 1) // LENGTH_STEP[kind]) * LENGTH_STEP[kind]
+    if kind == "cpu":
+        rows, length = -(-rows // ROWS_STEP) * ROWS_STEP, length + 1
+    length = -(-length // LENGTH_STEP[kind]) * LENGTH_STEP[kind]
     return rows * length * kv_token_bytes(shape, itemsize)
 
 
@@ -308,21 +313,23 @@ def recomputed_layers(shape: ModelShape, itemsize: int, free: float, **a_pass: A
 def layer_bytes(shape: ModelShape, itemsize: int, *, spread: float = 1.0) -> float:
     """Return what one layer keeps of a token for the backward pass.
 
-    The inputs of its two norms and of its linear layers, queries, keys, values and output of attention, and three steps
-    of the gated product:
+    The inputs of its two norms and of its linear layers, queries, keys, values and output of attention, and both inputs
+    of the gated product, with norms of queries and keys their inputs too:
 
-        b (4 D + 4 I + H d + s (2 H + 2 K) d),
+        b (4 D + 3 I + 2 H d + 2 s K d [+ (H + K) d]),
 
-    where attention sees s times the tokens (`spread`): it repeats a shared prompt and pads rows. Under an adapter the
-    layers are frozen and keep nothing, but each adapter keeps its input in float32.
+    where keys and values are there s times (`spread`): a shared prompt is repeated. The layers of transformers keep
+    one step more of the gated product and the output of attention twice, and spread queries too. Under an adapter
+    linear layers are frozen and keep nothing, but each adapter keeps its input in float32.
     """
-    output = shape.heads * shape.head_width
-    numbers = spread * 2 * (shape.heads + shape.kv_heads) * shape.head_width
-    numbers += (shape.heads + shape.kv_heads) * shape.head_width if shape.qk_norm else 0
+    queries, keys = shape.heads * shape.head_width, shape.kv_heads * shape.head_width
+    numbers = 2 * queries + 2 * spread * keys if shape.fused else queries + 2 * spread * (queries + keys)
+    numbers += queries + keys if shape.qk_norm else 0
+    products = (2 if shape.adapter and itemsize < 4 else 3) + (not shape.fused)
     if shape.adapter and itemsize < 4:
-        numbers += 2 * shape.hidden + 3 * shape.intermediate
-        return itemsize * numbers + 4 * (5 * shape.hidden + output + shape.intermediate)
-    return itemsize * (numbers + 4 * shape.hidden + 4 * shape.intermediate + output)
+        inputs = 5 * shape.hidden + queries + shape.intermediate
+        return itemsize * (numbers + 2 * shape.hidden + products * shape.intermediate) + 4 * inputs
+    return itemsize * (numbers + 4 * shape.hidden + products * shape.intermediate)
 
 
 def _head_bytes(shape: ModelShape, itemsize: int, responses: int, kind: str) -> int:
