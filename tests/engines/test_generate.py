@@ -104,7 +104,7 @@ def test_an_answer_does_not_depend_on_blocks_and_on_waiting_for_them(
         patch.setattr(cache_blocks, "BLOCK_TOKENS", tokens)
         patch.setitem(generate.CHECK_EVERY, "cpu", check_every)
         patch.setattr(EmbeddedEngine, "_blocks", lambda *_: 1 + math.ceil(longest / tokens) + spare)
-        for _ in range(2):  # the second time with the state of the first
+        for _ in range(2):  # the second time in the state of the first
             found = tokens_of(answer(engine, TEXTS[:take], SAMPLED, n=3, seeds=range(take)))
             assert found == [alone[text] for text in TEXTS[:take]]
 

@@ -14,6 +14,7 @@ from rewardsmith import Message, Prompt
 from rewardsmith.engines import ModelSettings, OptimizerSettings
 from rewardsmith.engines.embedded import streamed_adamw
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
+from rewardsmith.engines.embedded.generate import Generator
 from rewardsmith.engines.embedded.learner import Learner
 from rewardsmith.engines.embedded.recompute import recompute_layers, run_layer
 from rewardsmith.engines.protocol import Row, Sampling
@@ -44,6 +45,46 @@ def test_the_gpu_writes_what_the_cpu_writes(name: str) -> None:
     )
     for sampling in (Sampling(temperature=0, max_tokens=60), Sampling(max_tokens=60), Sampling(max_tokens=30, top_k=5)):
         assert texts(groups(here, PROMPTS * 3, sampling)) == texts(groups(there, PROMPTS * 3, sampling))
+
+
+def test_graphs_stay_valid_while_weights_learn_and_the_cache_moves() -> None:
+    sampling = Sampling(temperature=0, max_tokens=40)
+    engine, other = (
+        EmbeddedEngine.open(ModelSettings(init="tiny-qwen3", device="cuda", dtype="float32")) for _ in "ab"
+    )
+    row = Row(engine.encode(PROMPTS[0]), engine.encode_response("7+5=12;12-3=9;#9"))
+    for one in (engine, other):
+        one.learn_with(OptimizerSettings(lr=1e-2))
+    groups(engine, PROMPTS, sampling)
+    state = engine._state
+    assert state is not None
+    graphs = dict(state._graphs)
+    hindrance = []
+    for _ in range(3):
+        for one in (engine, other):
+            one.update([row], lambda out: -out.logprobs_bT.sum(), lr=1e-2)
+        hindrance.append(torch.empty(2**24, device="cuda"))  # the next cache lies elsewhere
+        fresh = groups(other, PROMPTS, sampling)
+        assert texts(groups(engine, PROMPTS, sampling)) == texts(fresh)
+        other._state = None  # recorded again each time
+    assert engine._state is state
+    assert all(state._graphs[key] is graph for key, graph in graphs.items() if graph is not None)
+    engine.sleep()
+    engine.wake()
+    assert texts(groups(engine, PROMPTS, sampling)) == texts(fresh)
+
+
+@pytest.mark.parametrize("name", ["tiny-qwen3", "tiny-gemma2"])
+def test_rows_wait_for_blocks_and_answer_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = EmbeddedEngine.open(ModelSettings(init=name, device="cuda", dtype="float32"))
+    sampling = Sampling(max_tokens=150, min_tokens=140)
+    expected = texts(groups(engine, PROMPTS * 4, sampling))
+    preempted = []
+    preempt = Generator._preempt
+    monkeypatch.setattr(Generator, "_preempt", lambda *given: preempted.append(given) or preempt(*given))
+    monkeypatch.setattr(EmbeddedEngine, "_blocks", lambda *_: 40)
+    assert texts(groups(engine, PROMPTS * 4, sampling)) == expected
+    assert preempted
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
