@@ -54,4 +54,4 @@ def test_it_is_the_norm_of_transformers(randn: Callable[..., Tensor], place: tup
     normed, total = add_rms_norm(x, delta, weight, 1e-5)
     bound = BOUNDS[place[1]] if place[0] == "cuda" else 0.0
     torch.testing.assert_close(total, x + delta, rtol=0.0, atol=0.0)
-    torch.testing.assert_close(normed, theirs(x + delta), rtol=bound, atol=0.0)
+    torch.testing.assert_close(normed, theirs(x + delta), rtol=2 * bound, atol=0.0)

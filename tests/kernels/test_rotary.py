@@ -82,7 +82,7 @@ def test_it_is_the_embedding_of_transformers(randn: Callable[..., Tensor], place
     expected = apply_rotary_pos_emb(theirs(q), theirs(k), cos, sin)
     found = rotate(q, k, cos, sin, norm, norm, 1e-6)
     for ours, wanted in zip(found, expected, strict=True):
-        bound = float(wanted.detach().abs().max()) * BOUNDS[place[1]] if place[0] == "cuda" else 0.0
+        bound = 2 * float(wanted.detach().abs().max()) * BOUNDS[place[1]] if place[0] == "cuda" else 0.0
         torch.testing.assert_close(ours, wanted, rtol=0.0, atol=bound)
 
 

@@ -46,6 +46,7 @@ class Head:
         Without `entropy` the second is zero, and the log-probabilities are the same to the last bit.
         """
         chunk = max(1, CHUNK_ELEMENTS[hidden_ND.device.type] // len(self.weight))
+        chunk -= chunk % 16 if chunk > 16 else 0  # aligned parts of tensors: the kernel is compiled once
         scaling = LogitScale(self.scale, self.cap, temperature)
         outputs: tuple[Tensor, Tensor] = _TokenLogprobs.apply(  # type: ignore[no-untyped-call]
             hidden_ND, self.weight, self.bias, targets_N, scaling, chunk, entropy
@@ -68,7 +69,9 @@ class _TokenLogprobs(torch.autograd.Function):
         entropy: bool,
     ) -> tuple[Tensor, Tensor]:
         dtype = torch.promote_types(weight_VD.dtype, torch.float32)
-        logprobs_N, lse_N, entropy_N = torch.zeros(3, len(targets_N), dtype=dtype, device=hidden_ND.device)
+        logprobs_N, lse_N, entropy_N = (
+            torch.zeros(len(targets_N), dtype=dtype, device=hidden_ND.device) for _ in range(3)
+        )
         for start in range(0, len(hidden_ND), chunk):
             rows = slice(start, start + chunk)
             logits_NV = _linear(hidden_ND[rows], weight_VD, bias_V)

@@ -44,17 +44,16 @@ def measure(
     if not use_triton(logits_NV):
         return measure_twin(logits_NV, targets_N, scaling, entropy=entropy)
     n, width = logits_NV.shape
-    found_3N = torch.zeros(3, n, dtype=torch.float32, device=logits_NV.device)
+    logprobs_N, lse_N, entropy_N = (torch.zeros(n, device=logits_NV.device) for _ in range(3))
     launch(
         _forward,
         (n,),
-        *(logits_NV, targets_N, *found_3N, logits_NV.stride(0), width),
+        *(logits_NV, targets_N, logprobs_N, lse_N, entropy_N, logits_NV.stride(0), width),
         *(scaling.scale, scaling.cap or 1.0, 1 / scaling.temperature),
         CAP=scaling.cap is not None,
         ENTROPY=entropy,
         **_block(width),
     )
-    logprobs_N, lse_N, entropy_N = found_3N
     return logprobs_N, lse_N, entropy_N
 
 

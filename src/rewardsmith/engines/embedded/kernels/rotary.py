@@ -89,13 +89,13 @@ class _Rotate(torch.autograd.Function):
         to_q_NHD, to_k_NKD = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q_NHD, k_NKD))
         shape, q_tiles, k_tiles = _tiles(q_NHD, k_NKD)
         programs = resident_programs(q_NHD, q_tiles + k_tiles)
-        q_programs = max(1, min(programs - 1, programs * q_tiles // max(1, q_tiles + k_tiles)))
+        q_programs = max(1, programs * shape["H"] // (shape["H"] + shape["K"]))  # as in the kernel
         by_norms_PD = torch.empty(programs, shape["D"], dtype=torch.float32, device=q_NHD.device)
         launch(
             _backward,
             (programs,),
             *(q_NHD, q_norm_D, by_q_NHD, to_q_NHD, k_NKD, k_norm_D, by_k_NKD, to_k_NKD),
-            *(cos_ND, sin_ND, by_norms_PD, len(q_NHD), q_programs, ctx.eps),
+            *(cos_ND, sin_ND, by_norms_PD, len(q_NHD), ctx.eps),
             *(q_NHD.stride(0), q_NHD.stride(1), by_q_NHD.stride(0), by_q_NHD.stride(1)),
             *(k_NKD.stride(0), k_NKD.stride(1), by_k_NKD.stride(0), by_k_NKD.stride(1)),
             **shape,
@@ -192,12 +192,13 @@ def _rounded(x, like):
 
 @jit
 def _backward(
-    q, q_norm, by_q, to_q, k, k_norm, by_k, to_k, cos, sin, by_norms, n, q_programs, eps,
+    q, q_norm, by_q, to_q, k, k_norm, by_k, to_k, cos, sin, by_norms, n, eps,
     q_token, q_head, by_q_token, by_q_head, k_token, k_head, by_k_token, by_k_head,
     H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0)
     by_norm = by_norms + program * D
+    q_programs = tl.maximum(1, tl.num_programs(0) * H // (H + K))
     if program < q_programs:
         _normed_back(
             q, q_norm, by_q, to_q, cos, sin, by_norm, n, program, q_programs, eps,
