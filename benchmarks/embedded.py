@@ -17,6 +17,7 @@ figure means; `our_side.py`, `trl_side.py` and `vllm_side.py` are the sides.
 
 A peer whose packages its Python does not have is reported as not installed, and one that fails as failed. TRL keeps its
 default of gradient checkpointing; `--peer-options=--no-checkpointing` is the fairer peer where ours does not recompute.
+`--our-settings='recompute=true rows=256'` sets our model as a recipe does.
 
 Learner MFU is F / (seconds of learning x peak of the GPU), where F counts what the model must compute, forward and
 backward, and nothing that a system computes again:
@@ -318,7 +319,7 @@ def main() -> None:
     results: dict[str, Result] = {}
     with tempfile.TemporaryDirectory() as temporary:
         folder = (given.folder or Path(temporary)) / given.shape
-        if not (folder / "model.safetensors").exists():
+        if not list(folder.glob("*.safetensors")):
             build(folder, config, workload.seed)
         for _ in range(given.rounds):
             for name, python in given.peer.items():

@@ -162,7 +162,7 @@ def main() -> None:
     cuda = given.device == "cuda"
     with tempfile.TemporaryDirectory() as temporary:
         folder = (given.folder or Path(temporary)) / given.shape
-        if not (folder / "model.safetensors").exists():
+        if not list(folder.glob("*.safetensors")):
             build(folder, config, workload.seed)
         engine = open_engine(ModelSettings(init=str(folder), device=given.device, dtype=given.dtype))
 
