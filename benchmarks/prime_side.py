@@ -23,6 +23,7 @@ from workload import Workload, peak_resident_bytes
 
 from rewardsmith.config import Chosen
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
+from rewardsmith.engines.embedded.token_offsets import TokenOffsets
 from rewardsmith.recipe import Recipe, parse_recipe
 from rewardsmith.rewards.component import Component
 from rewardsmith.runs.folder import RunFolder
@@ -50,7 +51,7 @@ def recipe(folder: Path, workload: Workload, side: Side) -> Recipe:
         if side.reference == "named":
             models["began"], parts["process"]["reference_model"] = model, "began"
         else:
-            parts["process"]["reference"] = side.reference
+            parts["process"] |= {"reference": side.reference, "exact_reference": side.exact}
     # A random model writes each token alike: one of k in V ends an answer after V / k tokens, on average.
     many = max(0, round(2 * workload.vocabulary / workload.new_tokens) - 1) if workload.ends == "eos" else 0
     stops = list(range(len(drawn.SPECIAL), len(drawn.SPECIAL) + many))
@@ -143,21 +144,21 @@ class Watch:
         self._wait = wait
         self._busy = False
 
-    def over(self, owner: Any, method: str, name: str) -> None:
-        """Count the time in a method of an object or a class under a name."""
-        plain = getattr(owner, method)
+    def over(self, owner: Any, method: str, name: str, *, device: bool = True) -> None:
+        """Count the time in a method of an object or a class under a name; `device`: that of the device too."""
+        plain, wait = getattr(owner, method), self._wait if device else _nothing
 
         @wraps(plain)
         def timed(*given: Any, **named: Any) -> Any:
             if self._busy:
                 return plain(*given, **named)
             self._busy = True
-            self._wait()
+            wait()
             begun = time.perf_counter()
             try:
                 return plain(*given, **named)
             finally:
-                self._wait()
+                wait()
                 self.seconds[name] += time.perf_counter() - begun
                 self._busy = False
 
@@ -173,11 +174,13 @@ async def train(folder: Path, workload: Workload, side: Side) -> Figures:
     cuda = workload.device == "cuda"
     wait = torch.cuda.synchronize if cuda else _nothing
     watch = Watch(wait)
+    watch.over(TokenOffsets, "token_char_ends", "ends", device=False)
+    watch.over(surroundings.engine("policy"), "update", "policy update")
     if side.update:
-        watch.over(surroundings.engine("policy"), "logprobs", "reference")  # where the sampler's are not exact
+        watch.over(surroundings.engine("policy"), "logprobs", "reference")  # where the sampler's are not used
         watch.over(Reference, "logprobs", "reference")
-        watch.over(surroundings.engine("prm"), "logprobs", "scoring")
-        watch.over(surroundings.engine("prm"), "update", "learning")
+        watch.over(surroundings.engine("prm"), "logprobs", "PRM forward")
+        watch.over(surroundings.engine("prm"), "update", "PRM update")
     steps: list[Step] = []
     tokens: list[float] = []
     peak = 0.0
@@ -190,8 +193,9 @@ async def train(folder: Path, workload: Workload, side: Side) -> Figures:
             metrics = (await trainer.step(number)).metrics
             wait()
             whole = time.perf_counter() - begun
-            parts = {name: metrics.get(f"time/{name}", 0.0) for name in PARTS if name != "rest"}
-            steps.append(Step(whole, parts | {"rest": whole - sum(parts.values())}, dict(watch.seconds)))
+            parts = dict.fromkeys(PARTS, 0.0) | dict(watch.seconds)
+            parts["writing"] = metrics["time/write"] - parts["ends"]
+            steps.append(Step(whole, parts | {"rest": whole - sum(parts.values())}))
             if (
                 metrics["reward/failed"]
                 or metrics["groups/kept"] + metrics.get("groups/no_advantage", 0) < workload.prompts

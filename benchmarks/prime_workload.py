@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 
-PARTS = ("write", "wait", "process", "learn", "rest")
-"""What a policy step consists of, in order; see `docs/policy.md`."""
+PARTS = ("writing", "ends", "reference", "PRM forward", "PRM update", "policy update", "rest")
+"""What a policy step consists of. `ends`: where tokens end in the text; `reference`: the pass of π_ref; `PRM forward`,
+`PRM update`: the passes of π_φ without a gradient and with one; `rest`: Python and small tensors."""
 
-INSIDE = ("reference", "scoring", "learning")
-"""What the part `process` consists of: π_ref's pass, π_φ's passes without a gradient, and those with one."""
+PASSES = ("reference", "PRM forward", "PRM update")
+"""What a process reward may cost."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,8 @@ class Side:
     """When its model learns; empty: there is no process reward."""
     reference: str = "start"
     """As in a recipe; `named`: another model of the recipe, which one that never learns must have."""
+    exact: bool = False
+    """Whether the policy as reference has a pass of its own, also where the sampler's numbers would do."""
     lora: bool = False
     """Whether the reward model is an adapter instead of all its weights."""
     dtype: str = ""
@@ -44,6 +47,7 @@ SIDES = {
         WITHOUT,
         Side("after", "after"),
         Side("after-policy", "after", "policy"),
+        Side("after-policy-exact", "after", "policy", exact=True),
         Side("after-lora", "after", "adapter-off", lora=True),
         Side("after-lora-policy", "after", "policy", lora=True),
         Side("after-bf16", "after", dtype="bfloat16"),
@@ -60,8 +64,6 @@ class Step:
     whole: float
     parts: Mapping[str, float]
     """By `PARTS`; together they are the whole."""
-    inside: Mapping[str, float] = field(default_factory=dict)
-    """By `INSIDE`, as far as there were any; what is left of `process` is Python and small tensors."""
 
 
 @dataclass(frozen=True)
@@ -83,10 +85,6 @@ class Figures:
     def part(self, name: str) -> float:
         """Median time of a part."""
         return statistics.median(step.parts.get(name, 0.0) for step in self.steps)
-
-    def inside(self, name: str) -> float:
-        """Median time of what the process reward consists of."""
-        return statistics.median(step.inside.get(name, 0.0) for step in self.steps)
 
     def join(self, other: Figures) -> Figures:
         """Add what a second run of the same side measured."""

@@ -24,8 +24,9 @@ def modules(monkeypatch: pytest.MonkeyPatch) -> dict[str, ModuleType]:
 
 @pytest.fixture
 def folder(modules: dict[str, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    reference = modules["prime_side"].Reference
-    monkeypatch.setattr(reference, "logprobs", reference.logprobs)  # a side puts its watch there
+    for name, method in (("Reference", "logprobs"), ("TokenOffsets", "token_char_ends")):
+        owner = getattr(modules["prime_side"], name)
+        monkeypatch.setattr(owner, method, getattr(owner, method))  # a side puts its watch there
     modules["prime"].build_model(tmp_path, modules["embedded"].llama(**TINY))
     return tmp_path
 
@@ -36,29 +37,30 @@ def figures(modules: dict[str, ModuleType], folder: Path, name: str, ends: str) 
 
 
 @pytest.mark.parametrize(
-    ("name", "inside"),
+    ("name", "passes"),
     [
         ("without", set()),
-        ("after", {"reference", "learning"}),
-        ("after-policy", {"learning"}),
-        ("after-lora", {"reference", "learning"}),
-        ("after-lora-policy", {"learning"}),
-        ("before", {"reference", "learning", "scoring"}),
-        ("none", {"reference", "scoring"}),
+        ("after", {"reference", "PRM update"}),
+        ("after-policy", {"PRM update"}),
+        ("after-policy-exact", {"reference", "PRM update"}),
+        ("after-lora", {"reference", "PRM update"}),
+        ("after-lora-policy", {"PRM update"}),
+        ("before", {"reference", "PRM update", "PRM forward"}),
+        ("none", {"reference", "PRM forward"}),
     ],
 )
 def test_sides_do_what_their_names_say(
-    modules: dict[str, ModuleType], folder: Path, name: str, inside: set[str]
+    modules: dict[str, ModuleType], folder: Path, name: str, passes: set[str]
 ) -> None:
     found = figures(modules, folder, name, "length")
     (step,) = found.steps
+    workload = modules["prime_workload"]
     assert found.tokens == 2 * 3 * 8  # no answer ends early
-    assert {key for key, seconds in step.inside.items() if seconds > 0} == inside
-    assert tuple(step.parts) == modules["prime_workload"].PARTS
+    assert {part for part in workload.PASSES if step.parts[part] > 0} == passes
+    assert tuple(step.parts) == workload.PARTS
     assert sum(step.parts.values()) == pytest.approx(step.whole)
-    assert sum(step.inside.values()) <= step.parts["process"]
-    assert (step.parts["process"] > 0) == (name != "without")
-    assert step.parts["write"] > 0 < step.parts["learn"]
+    assert (step.parts["ends"] > 0) == (name != "without")
+    assert all(step.parts[part] > 0 for part in ("writing", "policy update", "rest"))
     assert found.peak_bytes > 2**20
     assert type(found).from_json(found.to_json()) == found
 
@@ -77,19 +79,23 @@ def test_the_command_measures_in_turns_and_prints_everything(
 
     def measured(folder: Path, work: object, side: object, threads: int, clock: str) -> object:
         assert (folder / "chat_template.jinja").exists()
-        turns.append((work.ends, side.name, threads, clock))  # type: ignore[attr-defined]
+        turns.append((work.ends, work.new_tokens, side.name, threads, clock))  # type: ignore[attr-defined]
         seconds = 6.0 if side.name == "after" else 4.0  # type: ignore[attr-defined]
-        return workload.Figures(9.0, (workload.Step(seconds, {"learn": 1.0, "process": seconds - 4}),), 2**20)
+        parts = {"policy update": 1.0, "PRM update": seconds - 4.5}
+        return workload.Figures(9.0, (workload.Step(seconds, parts),), 2**20)
 
     monkeypatch.setattr(prime, "measure", measured)
     monkeypatch.setattr(prime, "Console", lambda **how: Console(width=140, highlight=False, file=sys.stdout))
-    options = "--shape tiny-llama --sides after --rounds 2 --threads 1 --clock cpu --ends length eos"
+    options = (
+        "--shape tiny-llama --sides after --rounds 2 --threads 1 --clock cpu --ends length eos --new-tokens 8 1024"
+    )
     monkeypatch.setattr(sys, "argv", ["prime.py", *options.split()])
     prime.main()
     rounds = [("without", 1, "cpu"), ("after", 1, "cpu")] * 2
-    assert turns == [(ends, *turn) for ends in ("length", "eos") for turn in rounds]
+    assert turns == [(ends, length, *turn) for ends in ("length", "eos") for length in (8, 1024) for turn in rounds]
     told = capsys.readouterr().out
-    assert told.count("+50%") == told.count("missed by 30 points") == 2
+    assert told.count("+50%") == told.count("after: +2.000 s, of which its passes are 1.500 s") == 4
+    assert told.count("aim of +60% met") == told.count("aim of +30% missed by 20 points") == 2
     assert "680.3 s with a process reward, 530.7 s without, +28%" in told
 
 
