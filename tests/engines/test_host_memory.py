@@ -5,6 +5,9 @@ from itertools import pairwise
 import torch
 
 from rewardsmith.engines.embedded.host_memory import HostBlock, HostOffload
+from rewardsmith.engines.protocol import Sampling
+
+from .running import answer, open_engine, tokens_of
 
 
 def make() -> list[torch.Tensor]:
@@ -49,3 +52,20 @@ def test_what_is_unchanged_is_not_copied_and_more_tensors_get_a_new_block() -> N
     offload.to_host([*tensors, moments], unchanged=True)
     assert offload._block is not block
     assert torch.equal(moments, torch.ones(4))
+
+
+def test_weights_that_were_joined_are_held_by_the_model_alone_until_the_next_pass() -> None:
+    engine = open_engine("tiny-llama")
+    decoder = engine._decoder
+    assert decoder is not None
+    first = tokens_of(answer(engine, ["1+2"], Sampling(max_tokens=5)))
+    assert decoder._layers[0]._qkv._weight is not None
+    decoder.release()
+    assert all(part._weight is None for layer in decoder._layers for part in (layer._qkv, layer._gate_up))
+    with torch.no_grad():
+        for parameter in engine.model.parameters():
+            parameter.data = parameter.data.clone()  # as `wake` does
+    assert tokens_of(answer(engine, ["1+2"], Sampling(max_tokens=5))) == first
+    joined = decoder._layers[0]._qkv._weight
+    assert joined is not None
+    assert joined.data_ptr() == engine.model.model.layers[0].self_attn.q_proj.weight.data_ptr()

@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,11 +10,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rewardsmith.engines.embedded import architectures, engine, generate, heads
+from rewardsmith.engines.embedded import architectures, decoder, engine, generate, heads
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
 from rewardsmith.engines.embedded.kernels import cache_blocks
 from rewardsmith.engines.embedded.tiny import make_tiny
 from rewardsmith.engines.memory_estimate import (
+    BLOCK_TOKENS,
     CHUNK_LOGITS,
     LENGTH_STEP,
     PREFILL_TOKENS,
@@ -107,13 +109,58 @@ def test_the_kv_cache_is_counted_exactly(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_the_constants_are_those_of_the_engine() -> None:
-    steps = {"cpu": generate.LENGTH_STEP, "cuda": cache_blocks.BLOCK_TOKENS}
-    assert (generate.ROWS_STEP["cpu"], steps, generate.PREFILL_TOKENS) == (ROWS_STEP, LENGTH_STEP, PREFILL_TOKENS)
-    assert (CHUNK_LOGITS, memory.ROWS, memory.TOKENS_PER_PASS) == (
-        heads.CHUNK_ELEMENTS,
-        engine.MAX_ROWS,
-        engine.TOKENS_PER_PASS,
-    )
+    assert (generate.ROWS_STEP["cpu"], generate.LENGTH_STEP) == (ROWS_STEP, LENGTH_STEP)
+    assert (BLOCK_TOKENS, PREFILL_TOKENS) == (cache_blocks.BLOCK_TOKENS, generate.PREFILL_TOKENS)
+    assert (CHUNK_LOGITS, memory.KV_SHARE) == (heads.CHUNK_ELEMENTS, engine.CACHE_SHARE)
+    assert (memory.ROWS, memory.TOKENS_PER_PASS) == (engine.MAX_ROWS, engine.TOKENS_PER_PASS)
+
+
+class Kernel(torch.autograd.Function):
+    """Computes something, and keeps what a kernel of a GPU keeps."""
+
+    @staticmethod
+    def forward(ctx: Any, compute: Any, kept: Any, *inputs: Any) -> Any:
+        outputs = compute(*inputs)
+        ctx.save_for_backward(*kept(inputs, outputs))
+        return outputs
+
+    @staticmethod
+    def backward(ctx: Any, *_: Any) -> Any:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("lora", [None, LORA])
+@pytest.mark.parametrize("init", ["tiny-llama", "tiny-qwen3"])
+def test_layers_keep_what_the_formula_says(
+    init: str, lora: LoraSettings | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = ModelSettings(init=init, device="cpu", dtype="bfloat16", lora=lora)
+    model = EmbeddedEngine.open(settings)
+    work = [*rows(), *rows(answer=63)]
+    places = sum(len(row.prompt) + len(row.response) - 1 for row in work)  # a prompt is there once for each row
+    parts: dict[str, Any] = {
+        "add_rms_norm": lambda inputs, outputs: [outputs[1]],
+        "rotate": lambda inputs, outputs: inputs[:2] if inputs[4] is not None else [],
+        "silu_mul": lambda inputs, outputs: inputs,
+        "attend": lambda inputs, out: [inputs[1], out, *(x.new_empty(places, *x.shape[1:]) for x in inputs[2:])],
+    }
+    for name, kept_by in parts.items():
+        monkeypatch.setattr(decoder, name, partial(Kernel.apply, getattr(decoder, name), kept_by))
+    weights = {p.untyped_storage().data_ptr() for p in model.model.parameters()}
+    kept: dict[int, Tensor] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        if tensor.untyped_storage().data_ptr() not in weights:
+            kept[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        batch, _ = next(model._forward(work, 1.0, None, entropy=True))
+    shape, tokens = model_shape(settings), len(batch.tokens_N)
+    assert shape is not None
+    layers = shape.layers * layer_bytes(shape, 2, spread=places / tokens)
+    measured = sum(tensor.untyped_storage().nbytes() for tensor in kept.values()) / tokens
+    assert measured == pytest.approx(layers + 2 * shape.hidden * 2, rel=0.03)
 
 
 def test_recompute_keeps_the_input_of_each_layer_and_the_rest_of_one() -> None:

@@ -40,6 +40,6 @@ def test_layers_keep_what_the_formula_says(init: str, lora: LoraSettings | None)
     if not CUDA:  # attention pads, repeats keys for heads that share them, and gathers its output
         queries, keys = shape.heads * shape.head_width, shape.kv_heads * shape.head_width
         padded = len(rows) * (32 + 64 - 1) / tokens
-        each += itemsize * (4 * padded * queries - queries - 2 * spread * keys)
+        each += itemsize * (4 * padded * queries - 2 * spread * (queries + keys))
     measured = sum(tensor.untyped_storage().nbytes() for tensor in kept.values()) / tokens
     assert measured == pytest.approx(shape.layers * each + 3 * shape.hidden * itemsize, rel=0.04)

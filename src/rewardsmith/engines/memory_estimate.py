@@ -17,8 +17,7 @@ from typing import Any, Literal
 from rewardsmith.engines.model_settings import LoraSettings, ModelSettings
 
 GIB = 2**30
-LENGTH_STEP = {"cpu": 32, "cuda": 64}  # as in `embedded.generate` and `kernels.cache_blocks`
-ROWS_STEP = 8  # on a CPU
+ROWS_STEP, LENGTH_STEP, BLOCK_TOKENS = 8, 32, 64  # as in `embedded.generate`, on a CPU; blocks are of a GPU
 CHUNK_LOGITS = {"cpu": 2**22, "cuda": 2**29}  # as in `embedded.heads`
 PREFILL_TOKENS = 16_384
 RECOMPUTE_SHARE = 0.85  # of the free memory, that a pass may be estimated to need before layers are recomputed
@@ -45,8 +44,8 @@ class ModelShape:
     int8: int = 0  # weights below it that are stored in 8 bits
     int8_rows: int = 0  # of their matrices, each with a scale
     qk_norm: bool = False  # queries and keys have norms of their own, which keep their inputs
+    fused: bool = True  # runs in our own layers, and not in those of transformers
     scalar: bool = False  # a head that gives one number
-    fused: bool = True  # the engine's own layers run it (`embedded.decoder`)
     guessed: bool = False  # the files are not here: taken from the size in the name
 
     @property
@@ -77,8 +76,8 @@ def config_shape(config: Any, *, head: str = "language", lora: LoraSettings | No
 
 def module_shape(model: Any, lora: LoraSettings | None = None) -> ModelShape:
     """Return the shape of a Hugging Face model that has, or will have, an adapter."""
-    from rewardsmith.engines.embedded.decoder import why_general  # noqa: PLC0415 it imports torch
-    from rewardsmith.engines.embedded.int8_linear import Int8Linear, is_quantisable  # noqa: PLC0415 it imports torch
+    from rewardsmith.engines.embedded.decoder import why_general  # noqa: PLC0415 they import torch
+    from rewardsmith.engines.embedded.int8_linear import Int8Linear, is_quantisable  # noqa: PLC0415
 
     text = model.config.get_text_config()
     is_int8 = lora is not None and lora.base == "int8"
@@ -102,8 +101,8 @@ def module_shape(model: Any, lora: LoraSettings | None = None) -> ModelShape:
         int8=sum(layer.weight.numel() for layer in frozen),
         int8_rows=sum(layer.out_features for layer in frozen),
         qk_norm=any(name.endswith(".q_norm") for name, _ in model.named_modules()),
-        scalar=model.get_output_embeddings() is None,
         fused=why_general(model.config) is None,
+        scalar=model.get_output_embeddings() is None,
     )
 
 
@@ -248,25 +247,36 @@ def kv_token_bytes(shape: ModelShape, itemsize: int) -> int:
 
 
 def kv_cache_bytes(shape: ModelShape, itemsize: int, *, rows: int, length: int, kind: str = "cuda") -> int:
-    """Return the cache of `rows` answers of up to `length` tokens with their prompts, as the generator allocates it."""
-    if kind == "cpu":
-        rows, length = -(-rows // ROWS_STEP) * ROWS_STEP, length + 1
-    length = -(-length // LENGTH_STEP[kind]) * LENGTH_STEP[kind]
-    return rows * length * kv_token_bytes(shape, itemsize)
+    """Return the cache of `rows` answers of up to `length` tokens with their prompts, as the generator allocates it.
+
+    On a GPU that is their blocks, and one that belongs to no row.
+    """
+    if kind == "cuda":
+        tokens = (1 + rows * -(-length // BLOCK_TOKENS)) * BLOCK_TOKENS
+    else:
+        tokens = -(-rows // ROWS_STEP) * ROWS_STEP * -(-(length + 1) // LENGTH_STEP) * LENGTH_STEP
+    return tokens * kv_token_bytes(shape, itemsize)
 
 
 def writing_bytes(
-    shape: ModelShape, itemsize: int, *, rows: int, prompt_tokens: int, answer_tokens: int, prompts: int
+    shape: ModelShape,
+    itemsize: int,
+    *,
+    rows: int,
+    prompt_tokens: int,
+    answer_tokens: int,
+    prompts: int,
+    kind: str = "cuda",
 ) -> int:
-    """Return what writing needs besides the cache: logits and probabilities, the prefill, tokens of each row.
+    """Return what writing needs besides the cache: logits, the prefill, tokens of each row.
 
-    Logits in b bytes become float32, then probabilities and their sums: 16 V bytes for each row.
+    A kernel reads logits of b bytes; on a CPU they become float32, then probabilities and their sums: 16 V bytes.
     """
     prefill = min(PREFILL_TOKENS, max(prompt_tokens, prompts * prompt_tokens))
     inner = shape.head_width * (shape.heads + shape.kv_heads)
     passing = prefill * itemsize * (4 * shape.hidden + 3 * shape.intermediate + 3 * inner)
-    copied = rows * prompt_tokens * (shape.kv_heads * shape.head_width * itemsize + 24)
-    return max(rows * shape.vocabulary * 16, passing + copied) + rows * answer_tokens * 12
+    logits = rows * shape.vocabulary * (itemsize if kind == "cuda" else 16)
+    return max(logits, passing) + rows * answer_tokens * 12
 
 
 def activation_bytes(
@@ -313,30 +323,31 @@ def recomputed_layers(shape: ModelShape, itemsize: int, free: float, **a_pass: A
 def layer_bytes(shape: ModelShape, itemsize: int, *, spread: float = 1.0) -> float:
     """Return what one layer keeps of a token for the backward pass.
 
-    The inputs of its two norms and of its linear layers, queries, keys, values and output of attention, and both inputs
-    of the gated product, with norms of queries and keys their inputs too:
+    The inputs of its two norms and of its linear layers, the two factors of the gated unit, and queries, keys, values
+    and output of attention:
 
-        b (4 D + 3 I + 2 H d + 2 s K d [+ (H + K) d]),
+        b (4 D + 3 I + 2 H d + s 2 K d),
 
-    where keys and values are there s times (`spread`): a shared prompt is repeated. The layers of transformers keep
-    one step more of the gated product and the output of attention twice, and spread queries too. Under an adapter
-    linear layers are frozen and keep nothing, but each adapter keeps its input in float32.
+    where keys and values have s times the tokens (`spread`), since a shared prompt is repeated. Norms of queries and
+    keys keep their inputs too, (H + K) d; layers of transformers keep silu(gate), I more. In float32 there is no kernel
+    for rows of any length, and all of attention has s times the tokens. Under an adapter the layers are frozen and keep
+    nothing, but each adapter keeps its input in float32.
     """
     queries, keys = shape.heads * shape.head_width, shape.kv_heads * shape.head_width
-    numbers = 2 * queries + 2 * spread * keys if shape.fused else queries + 2 * spread * (queries + keys)
+    numbers = 2 * queries + spread * 2 * keys if itemsize < 4 else queries + spread * 2 * (queries + keys)
     numbers += queries + keys if shape.qk_norm else 0
-    products = (2 if shape.adapter and itemsize < 4 else 3) + (not shape.fused)
+    numbers += 0 if shape.fused else shape.intermediate
     if shape.adapter and itemsize < 4:
-        inputs = 5 * shape.hidden + queries + shape.intermediate
-        return itemsize * (numbers + 2 * shape.hidden + products * shape.intermediate) + 4 * inputs
-    return itemsize * (numbers + 4 * shape.hidden + products * shape.intermediate)
+        numbers += 2 * shape.hidden + 2 * shape.intermediate
+        return itemsize * numbers + 4 * (5 * shape.hidden + queries + shape.intermediate)
+    return itemsize * (numbers + 4 * shape.hidden + 3 * shape.intermediate)
 
 
 def _head_bytes(shape: ModelShape, itemsize: int, responses: int, kind: str) -> int:
-    """Return (b + 8) c V for the logits of c tokens, and (4 + b) V D for the gradient of the head."""
+    """Return b c V for the logits of c tokens, whose gradient takes their place, and 4 V D for that of the head."""
     if shape.scalar:
         return responses * shape.hidden * 4
     chunk = min(responses, max(1, CHUNK_LOGITS[kind] // shape.vocabulary))
-    logits = chunk * shape.vocabulary * (itemsize + (8 if itemsize < 4 else 4))
-    weights = 0 if shape.adapter else shape.vocabulary * shape.hidden * (4 + itemsize)
+    logits = chunk * shape.vocabulary * (itemsize if kind == "cuda" else itemsize + 8)
+    weights = 0 if shape.adapter else shape.vocabulary * shape.hidden * 4
     return logits + weights + 2 * responses * shape.hidden * itemsize

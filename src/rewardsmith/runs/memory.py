@@ -35,7 +35,7 @@ from rewardsmith.trainers.process.implicit_parts import process_parts
 
 PROMPT_TOKENS = 512  # where a recipe sets no limit
 ROWS, TOKENS_PER_PASS = {"cpu": 256, "cuda": 1024}, {"cpu": 8_192, "cuda": 16_384}  # as in `embedded.engine`
-KV_SHARE = 0.7  # of the free memory, at most, where `rows` is not set
+KV_SHARE = 0.85  # of the free memory, at most
 SMALL = 0.1  # of the device, below which one line is enough
 
 
@@ -241,7 +241,7 @@ def _writing(
     cache = kv_cache_bytes(shape, itemsize, rows=rows, length=length, kind=kind)
     prompts = -(-rows // stage.group_size)
     more = writing_bytes(
-        shape, itemsize, rows=rows, prompt_tokens=prompt, answer_tokens=stage.max_tokens, prompts=prompts
+        shape, itemsize, rows=rows, prompt_tokens=prompt, answer_tokens=stage.max_tokens, prompts=prompts, kind=kind
     )
     return replace(needs, cache=cache, activations=max(needs.activations, more), rows=rows, wanted=wanted)
 

@@ -64,6 +64,12 @@ class Decoder:
         hidden_ND, _ = add_rms_norm(residual_ND, last_ND, *_norm(backbone.norm))
         return hidden_ND
 
+    def release(self) -> None:
+        """Hold no weights, which are about to be moved; the next pass joins them again."""
+        self._address = 0
+        for layer in self._layers:
+            layer.release()
+
 
 class DecoderLayer:
     """One layer: attention, then the gated unit."""
@@ -94,6 +100,11 @@ class DecoderLayer:
         self._qkv.join()
         self._gate_up.join()
 
+    def release(self) -> None:
+        """Hold no joined weights."""
+        self._qkv.release()
+        self._gate_up.release()
+
 
 class JoinedLinear:
     """Linear layers with the same input: one matrix product where tokens are generated.
@@ -107,10 +118,14 @@ class JoinedLinear:
         self._weight: Tensor | None = None
         self._bias: Tensor | None = None
 
+    def release(self) -> None:
+        """Hold no joined weights: the layers have their parts."""
+        self._weight = self._bias = None
+
     def join(self) -> None:
         """Lay the weights one after the other; again if they have moved."""
         layers = [getattr(self._parent, name) for name in self._names]
-        self._weight = self._bias = None
+        self.release()
         if all(type(layer) is nn.Linear for layer in layers):
             self._weight = _joined([layer.weight for layer in layers])
             if layers[0].bias is not None:

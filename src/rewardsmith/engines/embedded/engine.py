@@ -370,6 +370,8 @@ class EmbeddedEngine(ModelText):
         """Offload weights and optimizer to host memory; weights that have not changed are not copied again."""
         if self.device.type == "cuda" and self._awake:
             self._state = None  # its graphs hold the addresses of the weights
+            if self._decoder is not None:
+                self._decoder.release()
             with current(self.device):
                 self._offload.to_host(self._tensors(), unchanged=self._learner is None and self._offloaded)
                 torch.cuda.empty_cache()
