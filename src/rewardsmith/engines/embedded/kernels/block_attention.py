@@ -121,7 +121,7 @@ def matmul_attention(
 
 
 @jit
-def _attend(  # noqa: PLR0915 one loop, read from top to bottom
+def _block_attention(  # noqa: PLR0915 one loop, read from top to bottom
     q,
     keys,
     values,
@@ -236,7 +236,7 @@ def _attend(  # noqa: PLR0915 one loop, read from top to bottom
 
 
 @jit
-def _merge(
+def _attention_merge(
     partial,
     lse,
     shared,
@@ -301,7 +301,7 @@ def _launch(
     lse = out_RHE if slots == 1 else q_RHD.new_empty(slots, rows, heads, dtype=torch.float32)
 
     def attend(tiles: int, in_tile: int, first_slot: int, parts: int, *, is_prefix: bool) -> None:
-        _attend[(tiles, key_heads, parts)](
+        _block_attention[(tiles, key_heads, parts)](
             *(q_RHD, anchor_k, anchor_v, table_RM, positions_R, members, shared, partial, lse, offsets),
             *(rows, scale, first_slot, parts),
             *(*q_RHD.stride()[:2], *keys.stride()[:3], *values.stride()[:3], table_RM.stride(0)),
@@ -332,7 +332,7 @@ def _launch(
     if prefix is not None:
         attend(len(members), members.shape[1], splits, slots - splits, is_prefix=True)
     if slots > 1:
-        _merge[(rows * heads,)](
+        _attention_merge[(rows * heads,)](
             *(partial, lse, shared, out_RHE, rows, splits, slots),
             HEADS=heads,
             SLOTS=triton.next_power_of_2(slots),

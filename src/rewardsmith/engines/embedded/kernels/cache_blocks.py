@@ -89,7 +89,7 @@ def base_pointer(pointer, offsets, index: tl.constexpr, has_places: tl.constexpr
 
 
 @jit
-def _store(
+def _cache_store(
     k,
     v,
     keys,
@@ -140,7 +140,7 @@ def _launch_store(
 ) -> None:
     anchor_k, anchor_v, offsets = (keys, values, slots_M) if places is None else (places[0], places[0], places[1])
     assert k.stride(2) == v.stride(2) == keys.stride(3) == values.stride(3) == 1
-    _store[(math.ceil(len(slots_M) / STORE_TOKENS), k.shape[1])](
+    _cache_store[(math.ceil(len(slots_M) / STORE_TOKENS), k.shape[1])](
         *(k, v, anchor_k, anchor_v, slots_M, slots_M if tokens_M is None else tokens_M, offsets, len(slots_M)),
         *(*k.stride()[:2], *v.stride()[:2], *keys.stride()[:3], *values.stride()[:3]),
         T=keys.shape[2],

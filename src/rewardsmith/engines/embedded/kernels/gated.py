@@ -37,7 +37,7 @@ class _SiluMul(torch.autograd.Function):
         gate_NF, up_NF = (x if x.stride(1) == 1 else x.contiguous() for x in (gate_NF, up_NF))
         ctx.save_for_backward(gate_NF, up_NF)
         out_NF = torch.empty(gate_NF.shape, dtype=gate_NF.dtype, device=gate_NF.device)
-        _launch(_forward, gate_NF, up_NF, out_NF)
+        _launch(_gated_forward, gate_NF, up_NF, out_NF)
         return out_NF
 
     @staticmethod
@@ -45,7 +45,7 @@ class _SiluMul(torch.autograd.Function):
     def backward(ctx: Any, grad_NF: Tensor) -> tuple[Tensor, Tensor]:
         gate_NF, up_NF = ctx.saved_tensors
         by_gate_NF, by_up_NF = (torch.empty_like(grad_NF, memory_format=torch.contiguous_format) for _ in range(2))
-        _launch(_backward, gate_NF, up_NF, grad_NF.contiguous(), by_gate_NF, by_up_NF)
+        _launch(_gated_backward, gate_NF, up_NF, grad_NF.contiguous(), by_gate_NF, by_up_NF)
         return by_gate_NF, by_up_NF
 
 
@@ -65,7 +65,7 @@ def _launch(kernel: Any, gate_NF: Tensor, up_NF: Tensor, *others: Tensor) -> Non
 
 
 @jit
-def _forward(gate, up, out, gate_stride, up_stride, width, BLOCK: tl.constexpr):
+def _gated_forward(gate, up, out, gate_stride, up_stride, width, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     g = tl.load(gate + row * gate_stride + i, i < width, other=0.0).to(tl.float32)
@@ -75,7 +75,7 @@ def _forward(gate, up, out, gate_stride, up_stride, width, BLOCK: tl.constexpr):
 
 
 @jit
-def _backward(gate, up, grad, by_gate, by_up, gate_stride, up_stride, width, BLOCK: tl.constexpr):
+def _gated_backward(gate, up, grad, by_gate, by_up, gate_stride, up_stride, width, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     g = tl.load(gate + row * gate_stride + i, i < width, other=0.0).to(tl.float32)

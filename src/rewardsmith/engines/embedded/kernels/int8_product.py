@@ -30,7 +30,7 @@ def int8_product(x_NI: Tensor, weight_OI: Tensor, scale_O1: Tensor, bias_O: Tens
     width = 32 if outputs <= 4096 else 64
     height = max(16, min(64, triton.next_power_of_2(rows)))
     launch(
-        _product,
+        _int8_matmul,
         (triton.cdiv(outputs, width), triton.cdiv(rows, height)),
         x,
         weight_OI,
@@ -57,7 +57,7 @@ def int8_product_twin(x_NI: Tensor, weight_OI: Tensor, scale_O1: Tensor, bias_O:
 
 
 @jit
-def _product(
+def _int8_matmul(
     x, weight, scale, bias, out, rows, outputs, inputs,
     HAS_BIAS: tl.constexpr, FLOAT32: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, INNER: tl.constexpr,
 ):  # fmt: skip

@@ -46,7 +46,7 @@ def measure(
     n, width = logits_NV.shape
     logprobs_N, lse_N, entropy_N = (torch.zeros(n, device=logits_NV.device) for _ in range(3))
     launch(
-        _forward,
+        _logprobs_forward,
         (n,),
         *(logits_NV, targets_N, logprobs_N, lse_N, entropy_N, logits_NV.stride(0), width),
         *(scaling.scale, scaling.cap or 1.0, 1 / scaling.temperature),
@@ -82,7 +82,7 @@ def logits_gradient(
         return logits_gradient_twin(logits_NV, targets_N, lse_N, entropy_N, by_logprob_N, by_entropy_N, scaling)
     n, width = logits_NV.shape
     launch(
-        _backward,
+        _logprobs_backward,
         (n, triton.cdiv(width, BLOCK)),
         *(logits_NV, targets_N, lse_N, entropy_N, by_logprob_N, by_logprob_N if by_entropy_N is None else by_entropy_N),
         *(logits_NV.stride(0), width, scaling.scale, scaling.cap or 1.0, 1 / scaling.temperature),
@@ -136,7 +136,7 @@ def _shaped(z, scale, cap, inverse_temperature, CAP: tl.constexpr):
 
 
 @jit
-def _forward(
+def _logprobs_forward(
     logits, targets, logprobs, lses, entropies, stride, width, scale, cap, inverse_temperature,
     CAP: tl.constexpr, ENTROPY: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -166,7 +166,7 @@ def _forward(
 
 
 @jit
-def _backward(
+def _logprobs_backward(
     logits, targets, lses, entropies, by_logprob, by_entropy, stride, width, scale, cap, inverse_temperature,
     CAP: tl.constexpr, ENTROPY: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip

@@ -46,7 +46,7 @@ class _AddRmsNorm(torch.autograd.Function):
         rstd_N = torch.empty(len(residual_ND), dtype=torch.float32, device=residual_ND.device)
         shape = _tile(residual_ND)
         launch(
-            _forward,
+            _norm_forward,
             (triton.cdiv(len(residual_ND), shape["ROWS"]),),
             *(residual_ND, delta_ND.contiguous() if delta_ND is not None else residual_ND, weight_D),
             *(normed_ND, sum_ND, rstd_N, len(residual_ND), eps),
@@ -69,7 +69,7 @@ class _AddRmsNorm(torch.autograd.Function):
         programs = resident_programs(sum_ND, triton.cdiv(len(sum_ND), shape["ROWS"]))
         by_weight_PD = torch.empty(programs, len(weight_D), dtype=torch.float32, device=sum_ND.device)
         launch(
-            _backward,
+            _norm_backward,
             (programs,),
             *(by_normed_ND.contiguous(), sum_ND if by_sum_ND is None else by_sum_ND.contiguous(), sum_ND, weight_D),
             *(rstd_N, by_input_ND, by_weight_PD, len(sum_ND)),
@@ -90,7 +90,7 @@ def _tile(x_ND: Tensor) -> dict[str, int]:
 
 
 @jit
-def _forward(
+def _norm_forward(
     residual, delta, weight, normed, total, rstds, n, eps,
     ADDS: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
@@ -109,7 +109,7 @@ def _forward(
 
 
 @jit
-def _backward(
+def _norm_backward(
     by_normed, by_sum, total, weight, rstds, by_input, by_weight, n,
     ADDS: tl.constexpr, WEIGHT: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip

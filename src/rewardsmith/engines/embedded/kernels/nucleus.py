@@ -39,7 +39,7 @@ def _ordered(x):
 
 
 @jit
-def _find_floor(
+def _sample_floor(
     logits,
     floor,
     stride,
@@ -93,7 +93,7 @@ def _launch(logits_RV: Tensor, temperature: float, top_p: float) -> Tensor:
     rows, vocabulary = logits_RV.shape
     assert logits_RV.stride(1) == 1
     floor_R = logits_RV.new_empty(rows, dtype=torch.float32)
-    _find_floor[(rows,)](
+    _sample_floor[(rows,)](
         *(logits_RV, floor_R, logits_RV.stride(0), vocabulary, 1 / temperature, top_p),
         CHUNK=min(CHUNK, triton.next_power_of_2(vocabulary)),
         BITS=16 if logits_RV.dtype == torch.bfloat16 else 32,

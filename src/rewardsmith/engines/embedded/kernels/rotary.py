@@ -92,7 +92,7 @@ class _Rotate(torch.autograd.Function):
         q_programs = max(1, programs * shape["H"] // (shape["H"] + shape["K"]))  # as in the kernel
         by_norms_PD = torch.empty(programs, shape["D"], dtype=torch.float32, device=q_NHD.device)
         launch(
-            _backward,
+            _rotary_backward,
             (programs,),
             *(q_NHD, q_norm_D, by_q_NHD, to_q_NHD, k_NKD, k_norm_D, by_k_NKD, to_k_NKD),
             *(cos_ND, sin_ND, by_norms_PD, len(q_NHD), ctx.eps),
@@ -123,7 +123,7 @@ def _turn(
     q_out_NHD, k_out_NKD = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q_NHD, k_NKD))
     shape, q_tiles, k_tiles = _tiles(q_NHD, k_NKD)
     launch(
-        _forward,
+        _rotary_forward,
         (q_tiles + k_tiles,),
         *(q_NHD, q_NHD if q_norm_D is None else q_norm_D, q_out_NHD),
         *(k_NKD, k_NKD if k_norm_D is None else k_norm_D, k_out_NKD),
@@ -146,7 +146,7 @@ def _tiles(q_NHD: Tensor, k_NKD: Tensor) -> tuple[dict[str, int], int, int]:
 
 
 @jit
-def _forward(
+def _rotary_forward(
     q, q_norm, q_out, k, k_norm, k_out, cos, sin, n, eps, q_token, q_head, k_token, k_head,
     NORM: tl.constexpr, BACK: tl.constexpr,
     H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
@@ -191,7 +191,7 @@ def _rounded(x, like):
 
 
 @jit
-def _backward(
+def _rotary_backward(
     q, q_norm, by_q, to_q, k, k_norm, by_k, to_k, cos, sin, by_norms, n, eps,
     q_token, q_head, by_q_token, by_q_head, k_token, k_head, by_k_token, by_k_head,
     H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,

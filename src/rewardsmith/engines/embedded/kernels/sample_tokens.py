@@ -70,7 +70,7 @@ def finite_or_zero(peak):
 
 
 @jit
-def _sum_chunks(
+def _sample_sums(
     logits,
     floor,
     peaks,
@@ -109,7 +109,7 @@ def _first_to_pass(mass, target, SIZE: tl.constexpr):
 
 
 @jit
-def _choose(
+def _sample_choose(
     logits,
     floor,
     peaks,
@@ -166,8 +166,8 @@ def _launch(logits_RV: Tensor, uniforms_R: Tensor, temperature: float, floor_R: 
     floor = uniforms_R if floor_R is None else floor_R
     sizes = (logits_RV.stride(0), vocabulary, chunks, 1 / temperature if temperature else 1.0)
     options = {"CHUNK": size, "HAS_FLOOR": floor_R is not None}
-    _sum_chunks[(chunks, rows)](logits_RV, floor, peaks_RC, sums_RC, places_RC, *sizes, **options, num_warps=4)
-    _choose[(rows,)](
+    _sample_sums[(chunks, rows)](logits_RV, floor, peaks_RC, sums_RC, places_RC, *sizes, **options, num_warps=4)
+    _sample_choose[(rows,)](
         *(logits_RV, floor, peaks_RC, sums_RC, places_RC, uniforms_R, tokens_R, logprobs_R),
         *sizes,
         **options,
