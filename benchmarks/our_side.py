@@ -26,15 +26,19 @@ from rewardsmith.engines.embedded.engine import EmbeddedEngine
 from rewardsmith.engines.protocol import Outputs, Row, Sampling
 
 
-async def generate(engine: EmbeddedEngine, texts: list[str], workload: Workload, step: int) -> list[RolloutGroup]:
+def generate(engine: EmbeddedEngine, texts: list[str], workload: Workload, step: int) -> list[RolloutGroup]:
     """Return the groups in the order of the prompts."""
     asked = [Prompt(f"{step}-{i}", [Message("user", text)]) for i, text in enumerate(texts)]
     least = workload.new_tokens if workload.ends == "length" else 0
     sampling = Sampling(max_tokens=workload.new_tokens, min_tokens=least)
     seeds = [step * len(asked) + i for i in range(len(asked))]
-    groups = {
-        number: group async for number, group in engine.generate(asked, sampling, n=workload.rollouts, seeds=seeds)
-    }
+    groups: dict[int, RolloutGroup] = {}
+
+    async def collect() -> None:  # returns nothing: `asyncio.run` makes a text of what its task returns, for seconds
+        async for number, group in engine.generate(asked, sampling, n=workload.rollouts, seeds=seeds):
+            groups[number] = group
+
+    asyncio.run(collect())
     return [groups[i] for i in range(len(asked))]
 
 
@@ -80,7 +84,7 @@ def run(folder: Path, workload: Workload, *, recompute: bool = False, rows: int 
     for step in range(workload.warmup + workload.steps):
         wait()
         begun = time.perf_counter()
-        groups = asyncio.run(generate(engine, prompts(workload, step), workload, step))
+        groups = generate(engine, prompts(workload, step), workload, step)
         wait()
         generated = time.perf_counter()
         lengths = [len(rollout.tokens) for group in groups for rollout in group.rollouts]
