@@ -118,16 +118,22 @@ PEERS = {
 }
 
 
-def build(folder: Path, config: PreTrainedConfig, seed: int) -> None:
-    """Write a model of this shape with random float32 weights, and a tokenizer with one word for each token."""
+def write_tokenizer(folder: Path, config: PreTrainedConfig, template: str | None = None) -> None:
+    """Write a tokenizer with one word for each token, and tell the configuration its special tokens."""
     pad, eos, unknown = SPECIAL
     words = {word(token): token for token in range(config.vocab_size)}
     backend = Tokenizer(models.WordLevel(words, unk_token=unknown))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, pad_token=pad, eos_token=eos, unk_token=unknown)
+    tokenizer.chat_template = template
     tokenizer.save_pretrained(folder)
     config.bos_token_id = None
     config.pad_token_id, config.eos_token_id = tokenizer.pad_token_id, tokenizer.eos_token_id
+
+
+def build(folder: Path, config: PreTrainedConfig, seed: int) -> None:
+    """Write a model of this shape with random float32 weights, and its tokenizer."""
+    write_tokenizer(folder, config)
     torch.manual_seed(seed)
     AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(folder)
 

@@ -41,7 +41,7 @@ class Steps:
         self.count += self.every
 
 
-async def generate(
+def generate(
     engine: EmbeddedEngine, texts: list[str], workload: Workload, step: int, tick: Tick = no_tick
 ) -> list[RolloutGroup]:
     """Return the groups in the order of the prompts."""
@@ -49,8 +49,13 @@ async def generate(
     least = workload.new_tokens if workload.ends == "length" else 0
     sampling = Sampling(max_tokens=workload.new_tokens, min_tokens=least)
     seeds = [step * len(asked) + i for i in range(len(asked))]
-    work = engine.generate(asked, sampling, n=workload.rollouts, seeds=seeds, tick=tick)
-    groups = {number: group async for number, group in work}
+    groups: dict[int, RolloutGroup] = {}
+
+    async def collect() -> None:  # returns nothing: `asyncio.run` makes a text of what its task returns, for seconds
+        async for number, group in engine.generate(asked, sampling, n=workload.rollouts, seeds=seeds, tick=tick):
+            groups[number] = group
+
+    asyncio.run(collect())
     return [groups[i] for i in range(len(asked))]
 
 
@@ -109,7 +114,7 @@ def run(settings: ModelSettings, workload: Workload) -> Figures:
     for step in range(workload.warmup + workload.steps):
         wait()
         begun = time.perf_counter()
-        groups = asyncio.run(generate(engine, prompts(workload, step), workload, step, decoding))
+        groups = generate(engine, prompts(workload, step), workload, step, decoding)
         wait()
         generated = time.perf_counter()
         lengths = [len(rollout.tokens) for group in groups for rollout in group.rollouts]
