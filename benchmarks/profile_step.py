@@ -10,7 +10,6 @@ is time in which the GPU waited for the host. On a CPU operators stand for kerne
 from __future__ import annotations
 
 import argparse
-import asyncio
 import re
 import tempfile
 import time
@@ -167,10 +166,10 @@ def main() -> None:
         engine = open_engine(ModelSettings(init=str(folder), device=given.device, dtype=given.dtype))
 
         def write() -> None:
-            groups[:] = asyncio.run(generate(engine, prompts(workload, 0), workload, 0))
+            groups[:] = generate(engine, prompts(workload, 0), workload, 0)
 
         decoding = Steps(given.device)
-        groups = asyncio.run(generate(engine, prompts(workload, 0), workload, 0, decoding))
+        groups = generate(engine, prompts(workload, 0), workload, 0, decoding)
         learn(engine, groups)
         parts = {"generate": observe(write, cuda=cuda), "update": observe(lambda: learn(engine, groups), cuda=cuda)}
     where = torch.cuda.get_device_name() if cuda else f"{torch.get_num_threads()} CPU threads"
