@@ -17,6 +17,14 @@ RECIPE = (
 )
 
 
+@pytest.fixture(autouse=True)
+def no_state_of_accelerate() -> None:
+    """Each tracker starts as the only one of a run: accelerate keeps its state in the process."""
+    from accelerate.state import PartialState
+
+    PartialState._reset_state()
+
+
 # ---- tensorboard -----------------------------------------------------------------------------------------------------
 
 

@@ -97,6 +97,7 @@ class AccelerateTracker:
 
     def _open(self, **options: Any) -> None:
         accelerate: Any = importlib.import_module("accelerate.tracking")  # it takes a second, and few runs need it
+        accelerate.PartialState()  # without it accelerate's own log raises an error
         self._tracker = accelerate.LOGGER_TYPE_TO_CLASS[self._library](self._project, **options)
         self._tracker.start()
 
