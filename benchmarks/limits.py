@@ -86,7 +86,7 @@ def needed(shape: ModelShape, way: Way, answer: int, rows: int, *, offload: bool
     layers = recomputed_layers(shape, 2, 0.0, **a_pass)
     learning = states + gradient_bytes(shape) + activation_bytes(shape, 2, recomputed=layers, **a_pass)
     written = {"prompt_tokens": PROMPT, "answer_tokens": answer, "prompts": 1}
-    cache = kv_cache_bytes(shape, 2, rows=rows, length=PROMPT + answer)
+    cache = kv_cache_bytes(shape, 2, rows=rows, prompt=PROMPT, answer=answer, prompts=1)
     return max(learning, states + cache + writing_bytes(shape, 2, rows=rows, **written))
 
 

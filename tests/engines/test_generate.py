@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rewardsmith.engines.embedded import generate
+from rewardsmith.engines.embedded import generate, kv_cache, row_cache
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
 from rewardsmith.engines.embedded.kernels import cache_blocks
 from rewardsmith.engines.embedded.tiny import MAX_LENGTH, TINY
@@ -80,7 +80,7 @@ def test_an_answer_depends_on_its_prompt_and_seed_alone(
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(generate.CHECK_EVERY, "cpu", steps[0])
         patch.setitem(generate.ROWS_STEP, "cpu", steps[1])
-        patch.setattr(generate, "LENGTH_STEP", steps[2])
+        patch.setattr(row_cache, "LENGTH_STEP", steps[2])
         patch.setattr(generate, "PREFILL_TOKENS", steps[3])
         found = tokens_of(answer(engine, [TEXTS[i] for i in chosen], SAMPLED, n=3, seeds=chosen))
     assert found == [alone[TEXTS[i]] for i in chosen]
@@ -111,18 +111,18 @@ def test_an_answer_does_not_depend_on_blocks_and_on_waiting_for_them(
 
 def test_no_more_rows_than_the_limit_and_none_after_the_consumer_walks_away(monkeypatch: pytest.MonkeyPatch) -> None:
     engine, counts, caches = open_engine("tiny-llama", rows=2), [], []
-    run, allocate = generate.Generator._run, generate.KeyValueCache.__init__
+    run, allocate = generate.Generator._run, kv_cache.KeyValueCache.__init__
 
     def counting(generator: generate.Generator) -> None:
         counts.append(sum(owner is not None for owner in generator._owners))
         run(generator)
 
-    def recording(cache: generate.KeyValueCache, *sizes: int) -> None:
+    def recording(cache: kv_cache.KeyValueCache, *sizes: int) -> None:
         caches.append(weakref.ref(cache))
         allocate(cache, *sizes)
 
     monkeypatch.setattr(generate.Generator, "_run", counting)
-    monkeypatch.setattr(generate.KeyValueCache, "__init__", recording)
+    monkeypatch.setattr(kv_cache.KeyValueCache, "__init__", recording)
     expected = tokens_of(answer(engine, TEXTS, SAMPLED))
     assert max(counts) == 2
 
@@ -134,7 +134,7 @@ def test_no_more_rows_than_the_limit_and_none_after_the_consumer_walks_away(monk
 
     assert asyncio.run(first()) in (0, 1)
     gc.collect()
-    assert [cache() for cache in caches] == [None, None]  # the memory of the rows is free
+    assert [cache() for cache in caches] == [None] * 4  # the memory of the rows is free
     assert not torch.is_inference_mode_enabled()
     assert tokens_of(answer(engine, TEXTS, SAMPLED)) == expected
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rewardsmith.engines.embedded import architectures, decoder, engine, generate, heads
+from rewardsmith.engines.embedded import architectures, decoder, engine, generate, heads, row_cache
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
 from rewardsmith.engines.embedded.kernels import cache_blocks
 from rewardsmith.engines.embedded.tiny import make_tiny
@@ -88,12 +88,12 @@ def test_a_language_model_as_a_critic_has_no_head() -> None:
 def test_the_kv_cache_is_counted_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
 
-    class Recorded(generate.KeyValueCache):
+    class Recorded(row_cache.KeyValueCache):
         def __init__(self, count: int, length: int) -> None:
             super().__init__(count, length)
             made.append(self)
 
-    monkeypatch.setattr(generate, "KeyValueCache", Recorded)
+    monkeypatch.setattr(row_cache, "KeyValueCache", Recorded)
     model = EmbeddedEngine.open(ModelSettings(init="tiny-qwen3", device="cpu"))
     shape = model_shape(model.settings)
     assert shape is not None
@@ -104,12 +104,12 @@ def test_the_kv_cache_is_counted_exactly(monkeypatch: pytest.MonkeyPatch) -> Non
             pass
 
     asyncio.run(write())
-    tensors = [tensor for pair in made[0]._layers.values() for tensor in pair]
-    assert size(tensors) == kv_cache_bytes(shape, 4, rows=9, length=30 + 40, kind="cpu")
+    tensors = [tensor for cache in made for pair in cache.layers.values() for tensor in pair]
+    assert size(tensors) == kv_cache_bytes(shape, 4, rows=9, prompt=30, answer=40, prompts=1, kind="cpu")
 
 
 def test_the_constants_are_those_of_the_engine() -> None:
-    assert (generate.ROWS_STEP["cpu"], generate.LENGTH_STEP) == (ROWS_STEP, LENGTH_STEP)
+    assert (generate.ROWS_STEP["cpu"], row_cache.LENGTH_STEP) == (ROWS_STEP, LENGTH_STEP)
     assert (BLOCK_TOKENS, PREFILL_TOKENS) == (cache_blocks.BLOCK_TOKENS, generate.PREFILL_TOKENS)
     assert (CHUNK_LOGITS, memory.KV_SHARE) == (heads.CHUNK_ELEMENTS, engine.CACHE_SHARE)
     assert (memory.ROWS, memory.TOKENS_PER_PASS) == (engine.MAX_ROWS, engine.TOKENS_PER_PASS)

@@ -215,13 +215,6 @@ def test_a_recorded_graph_stays_valid_while_rows_grow_and_the_cache_moves() -> N
         assert_right(found, new, scale=0.3)
 
 
-def test_a_block_may_be_a_whole_row() -> None:
-    case = make_case([[30], [12], [25]], [0, 0, 0], ("cpu", torch.float32), tokens=32, spare=0)
-    keys, values = (x[case.table_RM[:, 0].long()].nan_to_num() for x in (case.keys, case.values))
-    found = block_attention(case.q_RHD, keys, values, None, case.positions_R, scale=0.3, window=9, length=30)
-    assert_right(found, case, scale=0.3, window=9)
-
-
 @pytest.mark.parametrize("widths", [(16, 16), (20, 8)], ids=str)
 def test_tokens_are_stored_at_their_slots(place: Place, widths: tuple[int, int]) -> None:
     device, dtype = place

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from rewardsmith.engines.model_settings import LoraSettings, ModelSettings
 
 GIB = 2**30
-ROWS_STEP, LENGTH_STEP, BLOCK_TOKENS = 8, 32, 64  # as in `embedded.generate`, on a CPU; blocks are of a GPU
+ROWS_STEP, LENGTH_STEP, BLOCK_TOKENS = 8, 32, 64  # as in `generate` and `row_cache` on a CPU; blocks are of a GPU
 CHUNK_LOGITS = {"cpu": 2**22, "cuda": 2**29}  # as in `embedded.heads`
 PREFILL_TOKENS = 16_384
 RECOMPUTE_SHARE = 0.85  # of the free memory, that a pass may be estimated to need before layers are recomputed
@@ -246,15 +246,18 @@ def kv_token_bytes(shape: ModelShape, itemsize: int) -> int:
     return 2 * shape.layers * shape.kv_heads * shape.head_width * itemsize
 
 
-def kv_cache_bytes(shape: ModelShape, itemsize: int, *, rows: int, length: int, kind: str = "cuda") -> int:
-    """Return the cache of `rows` answers of up to `length` tokens with their prompts, as the generator allocates it.
+def kv_cache_bytes(
+    shape: ModelShape, itemsize: int, *, rows: int, prompt: int, answer: int, prompts: int, kind: str = "cuda"
+) -> int:
+    """Return the cache of `rows` answers to so many prompts, all of the given lengths, as the generator allocates it.
 
-    On a GPU that is their blocks, and one that belongs to no row.
+    On a GPU that is the blocks of the rows, and one that belongs to none. On a CPU prompts are there once.
     """
     if kind == "cuda":
-        tokens = (1 + rows * -(-length // BLOCK_TOKENS)) * BLOCK_TOKENS
+        tokens = (1 + rows * -(-(prompt + answer) // BLOCK_TOKENS)) * BLOCK_TOKENS
     else:
-        tokens = -(-rows // ROWS_STEP) * ROWS_STEP * -(-(length + 1) // LENGTH_STEP) * LENGTH_STEP
+        prompt, answer = (-(-length // LENGTH_STEP) * LENGTH_STEP for length in (prompt, answer))
+        tokens = prompts * prompt + -(-rows // ROWS_STEP) * ROWS_STEP * answer
     return tokens * kv_token_bytes(shape, itemsize)
 
 

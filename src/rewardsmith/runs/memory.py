@@ -238,11 +238,10 @@ def _writing(
     rows = wanted = min(settings.rows or ROWS[kind], stage.groups * stage.group_size)
     if kind == "cuda" and free > 0:
         rows = max(1, min(rows, int(KV_SHARE * free / (kv_token_bytes(shape, itemsize) * length))))
-    cache = kv_cache_bytes(shape, itemsize, rows=rows, length=length, kind=kind)
     prompts = -(-rows // stage.group_size)
-    more = writing_bytes(
-        shape, itemsize, rows=rows, prompt_tokens=prompt, answer_tokens=stage.max_tokens, prompts=prompts, kind=kind
-    )
+    answers: dict[str, Any] = {"rows": rows, "prompts": prompts, "kind": kind}
+    cache = kv_cache_bytes(shape, itemsize, prompt=prompt, answer=stage.max_tokens, **answers)
+    more = writing_bytes(shape, itemsize, prompt_tokens=prompt, answer_tokens=stage.max_tokens, **answers)
     return replace(needs, cache=cache, activations=max(needs.activations, more), rows=rows, wanted=wanted)
 
 

@@ -8,7 +8,26 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from rewardsmith.engines.embedded.kv_cache import CachePlaces
+from rewardsmith.engines.embedded.kernels.cache_blocks import Places, cache_offsets
+
+
+class CachePlaces:
+    """Where the tensors of a cache are, as numbers on the device: a recorded graph reads them when it is replayed.
+
+    So the memory of the cache can be given back between two calls, and graphs stay valid.
+    """
+
+    def __init__(self, layers: int, dtype: torch.dtype, device: torch.device) -> None:
+        self._anchor = torch.zeros(64, dtype=dtype, device=device)
+        self._offsets_L2 = torch.zeros(layers, 2, dtype=torch.int64, device=device)
+
+    def set(self, layer: int, keys: Tensor, values: Tensor) -> None:
+        """Note the places of a layer, counted in elements from the anchor."""
+        self._offsets_L2[layer] = torch.tensor(cache_offsets(self._anchor, keys, values))
+
+    def of(self, layer: int) -> Places:
+        """Return what kernels need to find the tensors of a layer."""
+        return self._anchor, self._offsets_L2[layer]
 
 
 class DecodeState:
@@ -24,6 +43,7 @@ class DecodeState:
         self.row_S = torch.arange(rows, device=device)
         self.token_S = torch.zeros_like(self.row_S)  # the last one, not yet read by the model
         self.position_S = torch.zeros_like(self.row_S)  # of that token
+        self.start_S = torch.zeros_like(self.row_S)  # of the response: the length of the prompt
         self.count_S = torch.zeros_like(self.row_S)  # tokens generated so far
         self.limit_S = torch.zeros_like(self.row_S)  # tokens that may be generated
         self.done_S = torch.ones(rows, dtype=torch.bool, device=device)
@@ -48,15 +68,15 @@ class DecodeState:
     def retire(self, rows: Tensor | slice) -> None:
         """Free rows.
 
-        They stand at position 0, where they see themselves however little of the cache is read: a row that saw nothing
-        would leave NaN behind, and a masked NaN is still NaN for the next owner of the row.
+        They stand at position 0 without a prompt, and see themselves: a row that saw nothing would leave NaN behind,
+        and a masked NaN is still NaN for the next owner of the row.
         """
         self.done_S[rows] = True
-        self.position_S[rows] = 0
+        self.position_S[rows] = self.start_S[rows] = 0
 
     def move(self, sources: Tensor, targets: Tensor) -> None:
         """Copy rows; their blocks are kept by the host."""
-        numbers = (self.token_S, self.position_S, self.count_S, self.limit_S, self.done_S)
+        numbers = (self.token_S, self.position_S, self.start_S, self.count_S, self.limit_S, self.done_S)
         for tensor in (*numbers, self.tokens_ST, self.logprobs_ST, self.uniforms_ST):
             tensor[targets] = tensor[sources]
 

@@ -18,8 +18,9 @@ from torch.nn.utils import get_total_norm
 from rewardsmith.algorithms.tensors import checks_postponed
 from rewardsmith.engines.embedded import architectures
 from rewardsmith.engines.embedded.attention import attention_plan
+from rewardsmith.engines.embedded.block_cache import BlockCache
 from rewardsmith.engines.embedded.cards import current, free_memory, select_device
-from rewardsmith.engines.embedded.decode_state import DecodeState
+from rewardsmith.engines.embedded.decode_state import CachePlaces, DecodeState
 from rewardsmith.engines.embedded.decoder import Decoder, why_general
 from rewardsmith.engines.embedded.generate import (
     ROWS_STEP,
@@ -33,7 +34,7 @@ from rewardsmith.engines.embedded.generate import (
 from rewardsmith.engines.embedded.heads import Head
 from rewardsmith.engines.embedded.host_memory import HostOffload
 from rewardsmith.engines.embedded.kernels import cache_blocks
-from rewardsmith.engines.embedded.kv_cache import CachePlaces
+from rewardsmith.engines.embedded.kv_cache import Cache
 from rewardsmith.engines.embedded.learner import Learner
 from rewardsmith.engines.embedded.loading import (
     LoadedModel,
@@ -48,6 +49,7 @@ from rewardsmith.engines.embedded.model_files import quiet
 from rewardsmith.engines.embedded.model_text import ModelText
 from rewardsmith.engines.embedded.packing import PackedBatch, micro_batches, pack
 from rewardsmith.engines.embedded.recompute import recompute_layers
+from rewardsmith.engines.embedded.row_cache import RowCache
 from rewardsmith.engines.memory_estimate import RECOMPUTE_SHARE, module_shape, recomputed_layers
 from rewardsmith.engines.model_settings import ModelSettings
 from rewardsmith.engines.protocol import Loss, Meter, OptimizerStep, Outputs, Row, Sampling, Tick, no_tick
@@ -192,11 +194,14 @@ class EmbeddedEngine(ModelText):
             sampling,
         )
         rows = min(self._max_rows, sum(request.n for request in requests))
-        blocks = self._blocks(rows, longest_sequence(requests, sampling)) if self._in_blocks else None
         state, self._state = self._decode_state(requests, sampling, rows), None  # another call has its own
-        generator = Generator(
-            self._backbone, self._head(), stop, requests, sampling, state, max_rows=rows, blocks=blocks
-        )
+        cache: Cache
+        if self._in_blocks:
+            cache = BlockCache(state, self._blocks(rows, longest_sequence(requests, sampling)))
+        else:
+            prompts = min(rows, sum(math.ceil(request.n / rows) for request in requests))
+            cache = RowCache(state, prompts, max(len(request.prompt) for request in requests))
+        generator = Generator(self._backbone, self._head(), stop, requests, sampling, state, cache, max_rows=rows)
         try:
             async for item in generator.complete(tick):
                 yield item

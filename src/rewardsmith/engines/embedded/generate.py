@@ -26,15 +26,13 @@ from rewardsmith.engines.embedded.attention import attention_plan, to_device
 from rewardsmith.engines.embedded.cards import current
 from rewardsmith.engines.embedded.decode_state import DecodeState
 from rewardsmith.engines.embedded.heads import Head
-from rewardsmith.engines.embedded.kernels import cache_blocks
-from rewardsmith.engines.embedded.kv_cache import BlockTable, DecodeAttention, KeyValueCache, PrefillAttention
+from rewardsmith.engines.embedded.kv_cache import Cache
 from rewardsmith.engines.embedded.sampling import sample, uniforms
 from rewardsmith.engines.protocol import Sampling, Tick, no_tick
 from rewardsmith.errors import UserError
 
 CHECK_EVERY = {"cpu": 1, "cuda": 8}  # decoding steps between two looks of the host: on a GPU each one waits
 ROWS_STEP = {"cpu": 8, "cuda": 32}  # the batch size is a multiple of this: it shrinks only when that saves something
-LENGTH_STEP = 32  # without a block table attention reads the cache up to a multiple of this many tokens
 PREFILL_TOKENS = 16_384  # prompt tokens in one forward pass
 
 
@@ -81,8 +79,7 @@ class Waiting:
 class Generator:
     """Generates the responses of some requests: `schedule`, `run`, `postprocess`, until all are complete.
 
-    `backbone` is the model without its head; `max_rows` is how many responses are generated at a time at most. `state`
-    is kept between calls. With `blocks` of memory for keys and values, rows share them; without, each row has its own.
+    `backbone` is the model without its head; `max_rows` is how many responses are generated at a time at most.
     """
 
     def __init__(
@@ -93,9 +90,9 @@ class Generator:
         requests: Sequence[GenerationRequest],
         sampling: Sampling,
         state: DecodeState,
+        cache: Cache,
         *,
         max_rows: int,
-        blocks: int | None = None,
     ) -> None:
         self._backbone, self._head, self._stop = backbone, head, stop
         self._requests, self._sampling, self._state, self._device = requests, sampling, state, state.device
@@ -107,15 +104,13 @@ class Generator:
             for first in range(0, request.n, max_rows)
         )
         self._max_rows = max_rows
-        self._table = None if blocks is None else BlockTable(state.table_SM, blocks, cache_blocks.BLOCK_TOKENS)
-        if blocks is None:
-            self._cache = KeyValueCache(state.rows, round_up(longest_sequence(requests, sampling) + 1, LENGTH_STEP))
-        else:
-            self._cache = KeyValueCache(blocks, cache_blocks.BLOCK_TOKENS, state.places)
+        self._cache = cache
         state.retire(slice(None))
         self._stops_K = state.stop_ids(stop.ids)
         self._owners: list[tuple[int, int] | None] = [None] * state.rows  # (request, response) of each row
-        self._lengths = [0] * state.rows  # upper bounds, kept on the host: reading the device would wait for it
+        # Tokens of each response, the one included that the model has not read. It is an upper bound, kept on the host:
+        # reading the device would wait for it.
+        self._counts = [0] * state.rows
         self._order: list[int] = []  # rows in use, in the order in which they were admitted
         self._completions: list[dict[int, Completion]] = [{} for _ in requests]
         self._finished = 0  # responses
@@ -151,7 +146,7 @@ class Generator:
             waiting = self._waiting[0]
             rows = [free[i] for i in range(len(waiting.responses))]
             length = len(self._prefix(waiting))
-            if self._table and not self._table.admit(rows, length, spare=len(self._order)):  # a block each to grow
+            if not self._cache.admit(rows, length, spare=len(self._order)):  # a block each to grow
                 if self._order or len(rows) == 1:
                     break
                 half = len(rows) // 2  # the group as a whole may never fit
@@ -162,7 +157,7 @@ class Generator:
             self._waiting.popleft()
             for row, response in zip(rows, waiting.responses, strict=True):
                 free.popleft()
-                self._owners[row], self._lengths[row] = (waiting.index, response), length + 1
+                self._owners[row], self._counts[row] = (waiting.index, response), len(waiting.tokens) + 1
                 self._order.append(row)
             # Attention may pad prompts to the longest of a pass, so that is what counts.
             longest = max(longest, length)
@@ -190,6 +185,7 @@ class Generator:
         limits = [self._requests[waiting.index].max_tokens(self._sampling) for waiting, _ in admitted]
         state.limit_S[rows_R] = self._ids(np.repeat(limits, counts))
         state.position_S[rows_R] = self._ids(np.repeat(lengths, counts))
+        state.start_S[rows_R] = state.position_S[rows_R] - state.count_S[rows_R]
         numbers = np.zeros((len(rows_R), max(limits)), dtype=np.float32)
         requests = [(self._requests[waiting.index], i) for waiting, _ in admitted for i in waiting.responses]
         for row, (request, i) in zip(numbers, requests, strict=True):
@@ -199,29 +195,21 @@ class Generator:
             if count := len(waiting.tokens):
                 state.tokens_ST[rows, :count] = torch.from_numpy(waiting.tokens).to(self._device)
                 state.logprobs_ST[rows, :count] = torch.from_numpy(waiting.logprobs).to(self._device)
-        stored = [self._slots(rows, length) for (_, rows), length in zip(admitted, lengths, strict=True)]
-        plan = PrefillAttention(lengths, stored, self._cache, self._device)
+        plan = self._cache.prefill([(rows, length) for (_, rows), length in zip(admitted, lengths, strict=True)])
         with attention_plan(plan):
             hidden_ND = self._backbone(self._ids(np.concatenate(prefixes)), plan.positions_N)
         last_R = self._ids(np.repeat(np.cumsum(lengths) - 1, counts))
         self._sample(rows_R, hidden_ND[last_R])
         self._tokens += len(rows_R)
 
-    def _slots(self, rows: list[int], length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return (token, slot) of everything to store of a prompt."""
-        if self._table:
-            return self._table.prompt_slots(rows, length)
-        positions = np.arange(length)
-        return np.tile(positions, len(rows)), np.concatenate([row * self._cache.tokens + positions for row in rows])
-
-    def _make_room(self, table: BlockTable) -> None:
-        """Give every row the blocks for the next round; if there are too few, the rows admitted last wait again."""
+    def _make_room(self) -> None:
+        """Make room for the next round of every row; if there is too little, the rows admitted last wait again."""
         for row in list(self._order):
             if (owner := self._owners[row]) is None:
                 continue
             request = self._requests[owner[0]]
-            most = len(request.prompt) + request.max_tokens(self._sampling)
-            while self._owners[row] and not table.grow(row, min(self._lengths[row] + self._check_every, most)):
+            count = min(self._counts[row] + self._check_every, request.max_tokens(self._sampling))
+            while self._owners[row] and not self._cache.grow(row, len(request.prompt) + count):
                 self._preempt(self._order[-1])
 
     def _preempt(self, row: int) -> None:
@@ -239,8 +227,7 @@ class Generator:
         for row in rows:
             self._owners[row] = None
             self._order.remove(row)
-            if self._table:
-                self._table.release(row)
+            self._cache.release(row)
         self._state.retire(self._ids(rows))
 
     def _close_gaps(self) -> None:
@@ -251,15 +238,11 @@ class Generator:
         targets = [i for i in range(active) if self._owners[i] is None]
         sources = [i for i in range(active, used) if self._owners[i] is not None]
         self._state.move(self._ids(sources), self._ids(targets))
-        if not self._table:
-            length = min(max(self._lengths[i] for i in sources), self._cache.tokens)
-            self._cache.move(self._ids(sources), self._ids(targets), length)
+        self._cache.move(sources, targets, max(self._counts[i] for i in sources))
         for source, target in zip(sources, targets, strict=True):
             self._owners[target], self._owners[source] = self._owners[source], None
-            self._lengths[target] = self._lengths[source]
+            self._counts[target] = self._counts[source]
             self._order[self._order.index(source)] = target
-            if self._table:
-                self._table.move(source, target)
         self._state.retire(self._ids(sources))
 
     @property
@@ -271,18 +254,15 @@ class Generator:
 
     def _run(self) -> None:
         """Decode until the host looks at the rows again."""
-        if self._table:
-            self._make_room(self._table)
+        if self._cache.is_limited:
+            self._make_room()
             self._close_gaps()
-            self._table.upload()
+        self._cache.upload()
         rows = round_up(self._used, self._rows_step)
         for _ in range(self._check_every):
-            self._lengths = [n + 1 for n in self._lengths]
+            self._state.replay((rows, *self._key), partial(self._decode, rows))
+            self._counts = [n + 1 for n in self._counts]
             self._tokens += len(self._order)
-            if self._table:
-                self._state.replay((rows, *self._key), partial(self._decode, rows))
-            else:
-                self._decode(rows)
 
     @cached_property
     def _key(self) -> tuple[object, ...]:
@@ -293,9 +273,7 @@ class Generator:
     def _decode(self, rows: int) -> None:
         """Generate one token for each of the first rows."""
         state = self._state
-        length = min(round_up(max(self._lengths[i] for i in self._order), LENGTH_STEP), self._cache.tokens)
-        table_RM = state.table_SM[:rows] if self._table else None
-        with attention_plan(DecodeAttention(self._cache, table_RM, state.position_S[:rows], length)):
+        with attention_plan(self._cache.decode(rows, max(self._counts[i] for i in self._order))):
             hidden_RD = self._backbone(state.token_S[:rows], state.position_S[:rows])
         state.position_S[:rows] += ~state.done_S[:rows]  # the token that is sampled now stands one place further on
         self._sample(slice(0, rows), hidden_RD)

@@ -27,7 +27,7 @@ def block_attention(
     q_RHD: Tensor,
     keys_BKTD: Tensor,
     values_BKTE: Tensor,
-    table_RM: Tensor | None,
+    table_RM: Tensor,
     positions_R: Tensor,
     *,
     scale: float,
@@ -35,8 +35,6 @@ def block_attention(
     cap: float | None = None,
     places: Places | None = None,
     prefix: Prefix | None = None,
-    length: int | None = None,
-    mask: Tensor | None = None,
 ) -> Tensor:
     """Return out_RHE: softmax(cap · tanh(scale · q · k / cap)) · v over the positions that a row sees.
 
@@ -53,19 +51,11 @@ def block_attention(
     for n·(S + V) without it and S + n·V with it. The partial results that are merged then, two of 4·E bytes for each
     head, written and read, cost as much as 4·G tokens a row in bfloat16. So (n - 1)·S - 4·G·n tokens are saved, 384 of
     1,536 for n = 8, S = 64, V = 128, G = 2, for two more launches a layer: it is for prompts of hundreds of tokens.
-
-    Only the twin uses `length`, which bounds what it reads where there is no table, and `mask` (`decode_mask`), which
-    the layers of a step may share.
     """
-    if table_RM is not None and use_triton(q_RHD):
+    if use_triton(q_RHD):
         return _launch(q_RHD, keys_BKTD, values_BKTE, table_RM, positions_R, scale, window, cap, places, prefix)
     return block_attention_twin(
-        *(q_RHD, keys_BKTD, values_BKTE, table_RM, positions_R),
-        scale=scale,
-        window=window,
-        cap=cap,
-        length=length,
-        mask=mask,
+        q_RHD, keys_BKTD, values_BKTE, table_RM, positions_R, scale=scale, window=window, cap=cap
     )
 
 
@@ -73,38 +63,23 @@ def block_attention_twin(
     q_RHD: Tensor,
     keys_BKTD: Tensor,
     values_BKTE: Tensor,
-    table_RM: Tensor | None,
+    table_RM: Tensor,
     positions_R: Tensor,
     *,
     scale: float,
     window: int | None = None,
     cap: float | None = None,
-    length: int | None = None,
-    mask: Tensor | None = None,
 ) -> Tensor:
     """`block_attention` by two matrix products over all positions of the table; they must hold numbers, not NaN."""
     rows, heads, width = q_RHD.shape
-    k, v = (_row_view(x, table_RM, rows, length) for x in (keys_BKTD, values_BKTE))
-    if mask is None:
-        mask = decode_mask(positions_R, k.shape[2], window, q_RHD.dtype)
-    q = q_RHD.reshape(rows, k.shape[1], -1, width)  # heads that share keys are queries of one head
-    return matmul_attention(q, k, v, mask, scale=scale, cap=cap).reshape(rows, heads, v.shape[-1])
-
-
-def _row_view(blocks: Tensor, table_RM: Tensor | None, rows: int, length: int | None) -> Tensor:
-    """Return the keys or values of each row, [R, K, L, D]."""
-    if table_RM is None:
-        return blocks[:rows, :, :length]
-    return blocks[table_RM.long()].transpose(1, 2).flatten(2, 3)
-
-
-def decode_mask(positions_R: Tensor, length: int, window: int | None, dtype: torch.dtype) -> Tensor:
-    """Return what to add to the scores, [R, 1, 1, L]: 0 where a row sees a position, else -inf."""
-    columns_L = torch.arange(length, device=positions_R.device)
+    k, v = (x[table_RM.long()].transpose(1, 2).flatten(2, 3) for x in (keys_BKTD, values_BKTE))  # [R, K, L, D]
+    columns_L = torch.arange(k.shape[2], device=q_RHD.device)
     visible_RL = columns_L[None] <= positions_R[:, None]
     if window is not None:
         visible_RL &= columns_L[None] > positions_R[:, None] - window
-    return torch.zeros_like(visible_RL, dtype=dtype).masked_fill_(~visible_RL, -math.inf)[:, None, None]
+    mask = torch.zeros_like(visible_RL, dtype=q_RHD.dtype).masked_fill_(~visible_RL, -math.inf)[:, None, None]
+    q = q_RHD.reshape(rows, k.shape[1], -1, width)  # heads that share keys are queries of one head
+    return matmul_attention(q, k, v, mask, scale=scale, cap=cap).reshape(rows, heads, v.shape[-1])
 
 
 def matmul_attention(

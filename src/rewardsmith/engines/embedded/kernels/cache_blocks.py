@@ -2,7 +2,7 @@
 
 The cache of a layer is keys [B, K, T, D] and values [B, K, T, E]: B blocks of T tokens. `table_RM[r, p // T]` is the
 block that holds position p of row r; rows with the same prompt have its full blocks in common. On CUDA, T is
-`BLOCK_TOKENS`. On a CPU a block is a whole row, and there is no table.
+`BLOCK_TOKENS`.
 
 The cache may be allocated again without recording CUDA graphs again. With `places = (anchor, offsets)`, kernels read
 its address: keys begin `offsets[0]` elements after the fixed tensor `anchor`, values `offsets[1]`. The tensors that are

@@ -1,0 +1,163 @@
+"""Keys and values on a GPU, in blocks of a few tokens.
+
+A row takes blocks as it grows, and rows with the same prompt share its full ones.
+
+Shape legend: R rows that decode, S rows there are, M blocks that a row may have, H heads, K key-value heads, D width of
+a head.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rewardsmith.engines.embedded.attention import AttentionLayer
+from rewardsmith.engines.embedded.decode_state import CachePlaces, DecodeState
+from rewardsmith.engines.embedded.kernels import cache_blocks
+from rewardsmith.engines.embedded.kernels.block_attention import block_attention
+from rewardsmith.engines.embedded.kernels.cache_blocks import store_keys_values
+from rewardsmith.engines.embedded.kv_cache import KeyValueCache, PrefillAttention
+
+
+class BlockTable:
+    """Which blocks each row has, kept on the host; `upload` copies it to the device.
+
+    Block 0 belongs to no row: what free rows write goes there.
+    """
+
+    def __init__(self, table_SM: Tensor, blocks: int, tokens: int) -> None:
+        self.table_SM = table_SM
+        self._tokens = tokens
+        self._blocks_SM = np.zeros(table_SM.shape, dtype=np.int32)
+        self._counts_S = np.zeros(len(table_SM), dtype=np.int64)
+        self._users = np.zeros(blocks, dtype=np.int64)  # rows that share each block
+        self._free = list(range(blocks - 1, 0, -1))
+        self._changed = True
+
+    def admit(self, rows: Sequence[int], length: int, *, spare: int) -> bool:
+        """Give rows the blocks of a prompt and of one token more; False if fewer than `spare` would be left."""
+        shared, count = length // self._tokens, self._needed(length + 1)
+        if len(self._free) < shared + len(rows) * (count - shared) + spare:
+            return False
+        prompt = [self._free.pop() for _ in range(shared)]
+        for row in rows:
+            own = [self._free.pop() for _ in range(count - shared)]
+            self._blocks_SM[row, :count] = [*prompt, *own]
+            self._counts_S[row] = count
+            self._users[self._blocks_SM[row, :count]] += 1
+        self._changed = True
+        return True
+
+    def grow(self, row: int, length: int) -> bool:
+        """Let a row have `length` tokens; False if there are too few free blocks."""
+        have, need = int(self._counts_S[row]), self._needed(length)
+        if need - have > len(self._free):
+            return False
+        for i in range(have, need):
+            block = self._blocks_SM[row, i] = self._free.pop()
+            self._users[block] = 1
+            self._changed = True
+        self._counts_S[row] = max(have, need)
+        return True
+
+    def release(self, row: int) -> None:
+        """Take the blocks of a row back."""
+        blocks = self._blocks_SM[row, : self._counts_S[row]]
+        self._users[blocks] -= 1
+        self._free += blocks[self._users[blocks] == 0].tolist()
+        self._blocks_SM[row], self._counts_S[row], self._changed = 0, 0, True
+
+    def move(self, sources: Sequence[int], targets: Sequence[int], length: int) -> None:
+        """Give the blocks of rows to others that have none."""
+        for rows in (self._blocks_SM, self._counts_S):
+            rows[targets] = rows[sources]
+            rows[sources] = 0
+        self._changed = True
+
+    def upload(self) -> None:
+        """Copy the table to the device if it has changed."""
+        if self._changed:
+            self.table_SM.copy_(torch.from_numpy(self._blocks_SM))
+            self._changed = False
+
+    def prompt_slots(self, rows: Sequence[int], length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return (token of the prompt, slot) of all that a prompt's keys are stored in: a shared block once."""
+        positions = np.arange(length)
+        end = length // self._tokens * self._tokens
+        tokens, slots = [positions[:end]], [self._slots(rows[0], positions[:end])]
+        for row in rows:
+            tokens.append(positions[end:])
+            slots.append(self._slots(row, positions[end:]))
+        return np.concatenate(tokens), np.concatenate(slots)
+
+    def _slots(self, row: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        blocks: NDArray[np.int64] = self._blocks_SM[row, positions // self._tokens].astype(np.int64)
+        return blocks * self._tokens + positions % self._tokens
+
+    def _needed(self, length: int) -> int:
+        return math.ceil(length / self._tokens)
+
+
+class BlockCache(BlockTable):
+    """The blocks of a generation; `state` has the table on the device, and the places of the tensors."""
+
+    is_limited = True
+
+    def __init__(self, state: DecodeState, blocks: int) -> None:
+        super().__init__(state.table_SM, blocks, cache_blocks.BLOCK_TOKENS)
+        assert state.places is not None
+        self._state = state
+        self._cache = PlacedCache(blocks, cache_blocks.BLOCK_TOKENS, state.places)
+
+    def prefill(self, prompts: Sequence[tuple[Sequence[int], int]]) -> PrefillAttention:
+        """Return the plan of a pass over prompts, each with its rows and its length."""
+        stored = [self.prompt_slots(rows, length) for rows, length in prompts]
+        return PrefillAttention([length for _, length in prompts], stored, self._cache, self._state.device)
+
+    def decode(self, rows: int, longest: int) -> BlockDecode:
+        """Return the plan of a pass over one new token for each of the first rows."""
+        return BlockDecode(self._cache, self._state, rows)
+
+
+class PlacedCache(KeyValueCache):
+    """A cache that notes where its tensors are."""
+
+    def __init__(self, blocks: int, tokens: int, places: CachePlaces) -> None:
+        super().__init__(blocks, tokens)
+        self.places = places
+
+    def layer(self, layer: int, k_NKD: Tensor, v_NKD: Tensor) -> tuple[Tensor, Tensor]:
+        """Return a layer's tensors, allocated at the first call, which is never recorded in a graph."""
+        is_new = layer not in self.layers
+        keys, values = super().layer(layer, k_NKD, v_NKD)
+        if is_new:
+            self.places.set(layer, keys, values)
+        return keys, values
+
+
+class BlockDecode:
+    """One new token for each of the first R rows; it sees itself and everything before."""
+
+    def __init__(self, cache: PlacedCache, state: DecodeState, rows: int) -> None:
+        self._cache = cache
+        self._table_RM, self._positions_R = state.table_SM[:rows], state.position_S[:rows]
+        blocks_R = self._table_RM.gather(1, (self._positions_R // cache.tokens)[:, None])[:, 0].long()
+        self._slots_R = blocks_R * cache.tokens + self._positions_R % cache.tokens
+
+    def attend(self, layer: AttentionLayer, q_NHD: Tensor, k_NKD: Tensor, v_NKD: Tensor) -> Tensor:
+        """Store the new keys and values, then attend."""
+        keys, values = self._cache.layer(layer.index, k_NKD, v_NKD)
+        places = self._cache.places.of(layer.index)
+        store_keys_values(k_NKD, v_NKD, keys, values, self._slots_R, places=places)
+        return block_attention(
+            *(q_NHD, keys, values, self._table_RM, self._positions_R),
+            scale=layer.scale,
+            window=layer.window,
+            cap=layer.cap,
+            places=places,
+        )
