@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -113,6 +114,7 @@ def estimates(shape: ModelShape, case: Case, kind: str) -> dict[str, float]:
     shared = PROMPT_TOKENS / GROUP + ANSWER_TOKENS
     tokens = min(case.tokens, int(PROMPTS * GROUP * shared))
     states = weight_bytes(shape, size) + optimizer_bytes(shape, size)
+    answers: dict[str, Any] = {"rows": PROMPTS * GROUP, "kind": kind}
     writing = {"rows": PROMPTS * GROUP, "prompt_tokens": PROMPT_TOKENS, "answer_tokens": ANSWER_TOKENS}
     passes = {"tokens": tokens, "responses": int(tokens * ANSWER_TOKENS / shared), "spread": length / shared}
     return {
@@ -120,7 +122,7 @@ def estimates(shape: ModelShape, case: Case, kind: str) -> dict[str, float]:
         "optimizer": optimizer_bytes(shape, size),
         "gradients": gradient_bytes(shape),
         "write": states
-        + kv_cache_bytes(shape, size, rows=PROMPTS * GROUP, length=length, kind=kind)
+        + kv_cache_bytes(shape, size, prompt=PROMPT_TOKENS, answer=ANSWER_TOKENS, prompts=PROMPTS, **answers)
         + writing_bytes(shape, size, prompts=PROMPTS, **writing),
         "learn": states
         + gradient_bytes(shape)

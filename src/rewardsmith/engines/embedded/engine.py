@@ -57,7 +57,7 @@ from rewardsmith.errors import UserError
 from rewardsmith.learning import OptimizerSettings
 from rewardsmith.types import Prompt, Rollout, RolloutGroup
 
-MAX_ROWS = {"cpu": 256, "cuda": 1024}
+MAX_ROWS = {"cpu": 512, "cuda": 1024}
 CACHE_SHARE = 0.85  # of the free GPU memory, for keys and values
 TOKENS_PER_PASS = {"cpu": 8_192, "cuda": 16_384}
 LEARNER_FILE = "learner.safetensors"
