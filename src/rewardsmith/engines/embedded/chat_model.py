@@ -60,11 +60,12 @@ class _EngineModel:
         async with self._working():
             for chosen in self._engine.micro_batches(rows):
                 part = [rows[i] for i in chosen]
-                outputs = forward(part).cpu().numpy()
+                computed = forward(part)
+                await asyncio.sleep(0)  # while this GPU works, another model may give its own GPU work
+                outputs = computed.cpu().numpy()
                 self.usage.prompt_tokens += tokens_read(part)
                 for i, output in zip(chosen, outputs, strict=True):
                     results[i] = output
-                await asyncio.sleep(0)
         return results
 
     def _require_length(self, length: int, what: str, *, room: int = 0) -> None:
