@@ -82,6 +82,20 @@ async def test_replicas_share_the_load_and_one_that_dies_is_replaced(tmp_path: P
     assert not any(map(alive, others))
 
 
+@run_async
+async def test_replicas_that_all_die_at_once_fail_the_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def start(server: ManagedModel) -> None:
+        """Return as after a health check; the server is dead by now."""
+
+    settings = ManagedSettings(command=COMMAND, model="small", replicas=2, retries=0)
+    model = managed_model(settings, name="judge", folder=tmp_path, log=print)
+    monkeypatch.setattr(ManagedModel, "start", start)
+    with pytest.raises(ModelCallError, match=r"models\.judge: all its servers died") as found:
+        await model.chat(question())
+    assert found.value.kind == "crashed"
+    await model.close()
+
+
 def test_replicas_on_one_machine_have_gpus_of_their_own(tmp_path: Path) -> None:
     settings = ManagedSettings(command="vllm", model="small", replicas=2, tensor_parallel_size=2, devices=[4, 5, 6, 7])
     model = managed_model(settings, name="judge", folder=tmp_path, log=print)

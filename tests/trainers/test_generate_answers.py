@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from rewardsmith.llm import ModelCallError
 from rewardsmith.records import from_json
-from rewardsmith.types import RolloutGroup
+from rewardsmith.trainers.generate_answers import AnswerTally
+from rewardsmith.types import Message, Prompt, RolloutGroup
 from tests.command_line import Outcome, call
 from tests.data.prepare.jobs import write_rows
 from tests.data.prepare.serving import Serving, problems
@@ -243,6 +245,14 @@ def test_a_failed_request_has_no_line_and_is_tried_again() -> None:
         assert (stopped.status, "20 prompts in a row without answers, the last (refused)" in stopped.err) == (2, True)
     down = generate(*SAMPLED, "--wait", "0", out="new.jsonl", model="http://127.0.0.1:9/v1")
     assert (down.status, "cannot be called (unreachable)" in down.err) == (2, True)
+
+
+def test_without_an_answer_there_are_no_shares() -> None:
+    tally = AnswerTally()
+    tally.add(Prompt("p0", [Message("user", "7?")]), ModelCallError("refused", "too long"))
+    found = tally.result(Path("out.jsonl"))
+    assert found.metrics == {"prompts": 0.0, "rollouts": 0.0}
+    assert found.tables[0].rows == [(0, 0, None, None, None)]
 
 
 def test_sampling_that_servers_have_not_is_refused() -> None:

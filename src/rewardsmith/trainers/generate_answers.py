@@ -317,14 +317,14 @@ class AnswerTally:
     def result(self, file: Path) -> Result:
         """Return the counts as a table and as metrics."""
         counts, failed = self.counts, len(self.failures)
-        answers = max(1, counts["answers"])
+        shares = {name: counts[name] / counts["answers"] for name in ("truncated", "blank") if counts["answers"]}
         length = counts["tokens"] / counts["counted"] if counts["counted"] else None
         columns: Columns = {
             "prompts": "count", "answers": "count", "tokens per answer": "number", "truncated": "share",
             "blank": "share",
         }  # fmt: skip
-        shares = (counts["truncated"] / answers, counts["blank"] / answers)
-        table = Table("", columns, [(counts["prompts"] - failed, counts["answers"], length, *shares)])
+        row = (counts["prompts"] - failed, counts["answers"], length, shares.get("truncated"), shares.get("blank"))
+        table = Table("", columns, [row])
         notes = [f"answers: {file}"]
         if counts["resumed"]:
             notes.append(f"{counts['resumed']:,} of the prompts had answers before")
@@ -334,6 +334,6 @@ class AnswerTally:
             notes += [f"{failed:,} prompts without answers{more}:", *lines[:MAX_SHOWN]]
             notes.append("The same command tries them again")
         metrics = {"prompts": float(counts["prompts"] - failed), "rollouts": float(counts["answers"])}
-        metrics |= {"truncated": shares[0], "blank": shares[1]} | ({} if length is None else {"length": length})
+        metrics |= shares | ({} if length is None else {"length": length})
         facts = {"out": str(file), "resumed": counts["resumed"], "failures": self.failures[:MAX_LISTED]}
         return Result(metrics, [table], notes, facts, failed / max(1, counts["prompts"]))

@@ -39,7 +39,24 @@ _UNSTARTED = "http://127.0.0.1:9/v1"  # stands for the URL of a server that was 
 _MISSING = re.compile(r"No module named '?(vllm|sglang|transformers)\b")
 
 
-class ManagedModel(WrappedModel):
+class StartedByCalls(WrappedModel):
+    """A model whose servers are started when it is called."""
+
+    async def start(self) -> None:
+        """Return when there is a healthy server, or raise `UserError`."""
+        raise NotImplementedError
+
+    @asynccontextmanager
+    async def during_call(self) -> AsyncIterator[None]:
+        """Have a server; its start does not count for the deadline of a call."""
+        try:
+            await self.start()
+        except UserError as error:
+            raise ModelCallError("crashed", str(error)) from None
+        yield
+
+
+class ManagedModel(StartedByCalls):
     """A `ServedModel` with a server of its own.
 
     The first call starts the server; all others wait for the same start. A server that has died is restarted by the
@@ -147,15 +164,6 @@ class ManagedModel(WrappedModel):
             self._starting = loop.create_task(self._start())
             self._starting.add_done_callback(lambda task: task.cancelled() or task.exception())  # it was retrieved
         await asyncio.shield(self._starting)  # a caller may be cancelled; the others still need the server
-
-    @asynccontextmanager
-    async def during_call(self) -> AsyncIterator[None]:
-        """Have a server; its start does not count for the deadline of a call."""
-        try:
-            await self.start()
-        except UserError as error:
-            raise ModelCallError("crashed", str(error)) from None
-        yield
 
     async def _start(self) -> None:
         self._root = ""

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 from rewardsmith.engines.client import ServedModel
-from rewardsmith.engines.managed.managed_model import ManagedModel
+from rewardsmith.engines.managed.managed_model import ManagedModel, StartedByCalls
 from rewardsmith.engines.managed.server_process import Launch, launch_here
 from rewardsmith.engines.model_settings import ManagedSettings
 from rewardsmith.errors import UserError
-from rewardsmith.llm import ModelCallError, ProbeReply, WrappedModel
+from rewardsmith.llm import ProbeReply
 
 
 def managed_model(
@@ -35,7 +34,7 @@ def managed_model(
     return ManagedReplicas(settings, name=name, folder=folder, log=log, launch=launch)
 
 
-class ManagedReplicas(WrappedModel):
+class ManagedReplicas(StartedByCalls):
     """A `ServedModel` with several servers; each is a `ManagedModel`.
 
     The first call starts all of them. Later, calls go to those that run, while one that died is started again.
@@ -84,6 +83,8 @@ class ManagedReplicas(WrappedModel):
             if not running:
                 await asyncio.gather(*map(asyncio.shield, starts))
                 running = [server for server in self._servers if server.is_up]
+        if not running:
+            raise UserError(f"models.{self.name}: all its servers died as soon as they were healthy; see their logs")
         urls = [server.url for server in running]
         if urls != self._used:
             self._used = urls
@@ -120,12 +121,3 @@ class ManagedReplicas(WrappedModel):
         for task in self._starts.values():
             task.cancel()
         await asyncio.gather(self.model.close(), *(server.close() for server in self._servers))
-
-    @asynccontextmanager
-    async def during_call(self) -> AsyncIterator[None]:
-        """Have a server; its start does not count for the deadline of a call."""
-        try:
-            await self.start()
-        except UserError as error:
-            raise ModelCallError("crashed", str(error)) from None
-        yield
