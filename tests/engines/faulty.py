@@ -77,6 +77,7 @@ class FaultyServer:
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True, backlog=1024)
         await site.start()
+        self._listening = site._server.sockets[0].fileno()  # type: ignore[union-attr]
         self.port = site._server.sockets[0].getsockname()[1]  # type: ignore[union-attr]
         return self
 
@@ -87,7 +88,13 @@ class FaultyServer:
         """Go away, as a server that died: connections are refused. The port stays its own for `__aenter__`."""
         runner, self._runner = self._runner, None
         if runner is not None:
+            # asyncio loses the socket of a connection that it accepts in the very turn in which its server is closed:
+            # accept no more, and let those that were accepted become known to the runner first.
+            asyncio.get_running_loop().remove_reader(self._listening)
+            for _ in range(5):
+                await asyncio.sleep(0)
             await runner.cleanup()
+            await asyncio.sleep(0)
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         body = json.loads(await request.read() or b"{}")
