@@ -88,13 +88,7 @@ class FaultyServer:
         """Go away, as a server that died: connections are refused. The port stays its own for `__aenter__`."""
         runner, self._runner = self._runner, None
         if runner is not None:
-            # asyncio loses the socket of a connection that it accepts in the very turn in which its server is closed:
-            # accept no more, and let those that were accepted become known to the runner first.
-            asyncio.get_running_loop().remove_reader(self._listening)
-            for _ in range(5):
-                await asyncio.sleep(0)
-            await runner.cleanup()
-            await asyncio.sleep(0)
+            await close(runner, self._listening)
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         body = json.loads(await request.read() or b"{}")
@@ -126,6 +120,15 @@ class FaultyServer:
         if isinstance(behaviour, str):
             behaviour = FAULTS[behaviour]
         return await behaviour(self, request, body)
+
+
+async def close(runner: web.AppRunner, listening: int) -> None:
+    """Close a server; asyncio alone loses the socket of a connection that it accepts in the turn of the closing."""
+    asyncio.get_running_loop().remove_reader(listening)
+    for _ in range(5):  # what was accepted becomes known to the runner
+        await asyncio.sleep(0)
+    await runner.cleanup()
+    await asyncio.sleep(0)
 
 
 def last_text(body: Body) -> str:
