@@ -5,6 +5,8 @@ import os
 # Tests run side by side; threads that wait for each other by spinning would take the processors from the others.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# What is printed is compared as text without colours.
+os.environ.pop("FORCE_COLOR", None)
 
 import hypothesis
 import jaxtyping

@@ -77,6 +77,7 @@ class FaultyServer:
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True, backlog=1024)
         await site.start()
+        self._listening = site._server.sockets[0].fileno()  # type: ignore[union-attr]
         self.port = site._server.sockets[0].getsockname()[1]  # type: ignore[union-attr]
         return self
 
@@ -87,7 +88,7 @@ class FaultyServer:
         """Go away, as a server that died: connections are refused. The port stays its own for `__aenter__`."""
         runner, self._runner = self._runner, None
         if runner is not None:
-            await runner.cleanup()
+            await close(runner, self._listening)
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         body = json.loads(await request.read() or b"{}")
@@ -119,6 +120,15 @@ class FaultyServer:
         if isinstance(behaviour, str):
             behaviour = FAULTS[behaviour]
         return await behaviour(self, request, body)
+
+
+async def close(runner: web.AppRunner, listening: int) -> None:
+    """Close a server; asyncio alone loses the socket of a connection that it accepts in the turn of the closing."""
+    asyncio.get_running_loop().remove_reader(listening)
+    for _ in range(5):  # what was accepted becomes known to the runner
+        await asyncio.sleep(0)
+    await runner.cleanup()
+    await asyncio.sleep(0)
 
 
 def last_text(body: Body) -> str:

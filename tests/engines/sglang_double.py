@@ -12,6 +12,8 @@ from typing import Any
 
 from aiohttp import web
 
+from tests.engines.faulty import close
+
 FLAGS = {"enable_memory_saver": True, "enable_weights_cpu_backup": True}
 
 
@@ -42,12 +44,13 @@ class SglangServer:
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", 0)
         await site.start()
+        self._listening = site._server.sockets[0].fileno()  # type: ignore[union-attr]
         self.port = site._server.sockets[0].getsockname()[1]  # type: ignore[union-attr]
         return self
 
     async def __aexit__(self, *_: object) -> None:
         assert self._runner is not None
-        await self._runner.cleanup()
+        await close(self._runner, self._listening)
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         body = json.loads(await request.read() or b"null")

@@ -70,7 +70,8 @@ async def test_every_fault_that_stays_has_its_failure(server: FaultyServer) -> N
         server.plan(*[name] * (attempts or 1000), clear=True)
         slow = kind == "timeout" or not attempts
         result = await outcome(model, question(deadline=0.5 if slow else 20.0))
-        assert (name, kind_of(result)) == (name, kind)
+        late = set() if attempts else {"timeout"}  # the deadline may pass while a request is on its way
+        assert kind_of(result) in {kind, *late}, name
         if not attempts:
             assert 2 <= result.attempts <= 8  # after 20, 40, 80, … ms, and not as often as there are retries
             assert model.usage.failed == 1
@@ -312,7 +313,8 @@ def test_a_server_that_speaks_no_http(noise: bytes, head: bool, drain: bool) -> 
 
 
 @run_async
-async def test_the_load_is_shared_and_a_dead_replica_costs_nothing() -> None:
+async def test_the_load_is_shared_and_a_dead_replica_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rewardsmith.engines.client.dispatcher.MIN_COOLDOWN", 30.0)  # no probe meanwhile, however slow
     async with FaultyServer(latency=0.002) as one, FaultyServer(latency=0.002) as two:
         model = client(one, two, concurrency=4, retries=0)
         await asyncio.gather(*(model.chat(question()) for _ in range(100)))

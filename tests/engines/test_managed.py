@@ -70,7 +70,7 @@ async def test_replicas_share_the_load_and_one_that_dies_is_replaced(tmp_path: P
     victim, others = min(first), first - {min(first)}
     for given_up in (False, True):  # it is restarted once, then the others go on without it
         os.kill(victim, signal.SIGKILL)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             while not ((now := await pids() - {victim}) > others or (given_up and any("go on" in t for t in log))):
                 assert now == others
                 await asyncio.sleep(0.05)
@@ -164,8 +164,11 @@ def test_a_server_that_ends_at_once_is_reported_with_its_last_lines(tmp_path: Pa
 
 def test_a_server_that_is_never_healthy_is_stopped(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
-    text = refusal(managed(tmp_path, "--after", "600", "--child", str(pids), startup_timeout=1.5))
-    assert "was not healthy within 1.5 s (startup_timeout), and was stopped" in text
+    for seconds in (1.5, 20.0):  # a busy machine may need longer to start it at all
+        text = refusal(managed(tmp_path, "--after", "600", "--child", str(pids), startup_timeout=seconds))
+        assert f"was not healthy within {seconds:g} s (startup_timeout), and was stopped" in text
+        if pids.exists():
+            break
     assert not any(alive(int(pid)) for pid in pids.read_text().split())
 
 

@@ -116,7 +116,7 @@ class Service:
 
     async def score(self, group: RolloutGroup) -> list[Score]:
         if self.client == "aiohttp":
-            limit = aiohttp.ClientTimeout(total=0.2)
+            limit = aiohttp.ClientTimeout(total=0.5)
             session = aiohttp.ClientSession(raise_for_status=True, timeout=limit)
             async with session, session.get(self.url) as reply:
                 value = await reply.text()
@@ -126,9 +126,9 @@ class Service:
 
     def _read(self) -> str:
         if self.client == "urllib":
-            with urllib.request.urlopen(self.url, timeout=0.2) as reply:
+            with urllib.request.urlopen(self.url, timeout=0.5) as reply:
                 return str(reply.read().decode())
-        response = importlib.import_module(self.client).get(self.url, timeout=0.2)
+        response = importlib.import_module(self.client).get(self.url, timeout=0.5)
         response.raise_for_status()
         return str(response.text)
 

@@ -222,7 +222,7 @@ def service(answers: list[int]) -> Iterator[tuple[str, list[int]]]:
             status = answers.pop(0) if answers else 200
             given_statuses.append(status)
             if not status:
-                time.sleep(0.4)
+                time.sleep(1.5)
                 return
             self.send_response(status)
             self.end_headers()

@@ -233,7 +233,8 @@ def test_a_cancelled_call_takes_its_texts_out_of_the_queue(tmp_path: Path) -> No
 
     async def cancel() -> None:
         first = asyncio.create_task(pool.score(ACT, PROMPT, ["slow 0.5 1"], deadline=5, memory=128))
-        await asyncio.sleep(0.1)
+        while not pool.busy:
+            await asyncio.sleep(0.01)
         second = asyncio.create_task(pool.score(ACT, PROMPT, notes, deadline=5, memory=128))
         third = asyncio.create_task(pool.score(ACT, PROMPT, ["good 3"], deadline=5, memory=128))
         await asyncio.sleep(0.1)

@@ -109,7 +109,7 @@ assert run(old, "process") == ours
 print("fine")
 """
     with program(code) as process:
-        assert process.communicate(timeout=60)[0] == "fine\n"
+        assert process.communicate(timeout=300)[0] == "fine\n"
         assert process.returncode == 0
 
 

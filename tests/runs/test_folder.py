@@ -12,7 +12,7 @@ import pytest
 
 from rewardsmith.runs.folder import RunFolder
 from rewardsmith.storage import damaged, new_folder, write_atomically, write_sums
-from tests.runs.processes import RECIPE, Strike, arm, assert_same, metrics, outcome, prepared, run
+from tests.runs.processes import LIMIT, RECIPE, Strike, arm, assert_same, metrics, outcome, prepared, run
 
 
 class Note:
@@ -34,7 +34,7 @@ def dies(function: Callable[..., None], *arguments: Any) -> None:
     """Run a function in a process that is killed on the way."""
     process = multiprocessing.get_context("forkserver").Process(target=function, args=arguments)
     process.start()
-    process.join(60)
+    process.join(LIMIT)
     assert process.exitcode == -signal.SIGKILL
 
 

@@ -38,7 +38,7 @@ def test_servers_run_in_ray_are_restarted_and_end_with_it(tmp_path: Path) -> Non
         assert b"KEY=of the driver" in Path(f"/proc/{min(first)}/environ").read_bytes()
         assert "started with" in (tmp_path / "judge.log").read_text()
         os.kill(min(first), signal.SIGKILL)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             while len(second := await pids() - {min(first)}) < 2:
                 await asyncio.sleep(0.1)
         return second
@@ -48,7 +48,7 @@ def test_servers_run_in_ray_are_restarted_and_end_with_it(tmp_path: Path) -> Non
     finally:
         ray.shutdown()  # without close(), as when the driver dies
         del os.environ["JUDGE_KEY_OF_TEST"]
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while any(map(alive, running)) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not any(map(alive, running))

@@ -112,7 +112,7 @@ def test_an_address_that_does_not_answer_is_reported_soon(tmp_path: Path, monkey
             begun = time.monotonic()
             with pytest.raises(UserError, match=f"no Ray answers at {address}"):
                 Cluster(ScaleSettings(device="cpu", address=address), tmp_path)
-            assert time.monotonic() - begun < 10
+            assert time.monotonic() - begun < 60  # Ray itself would wait for many minutes
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     with pytest.raises(UserError, match=r"no Ray answers at 127\.0\.0\.1:1"):
         Cluster(ScaleSettings(device="cpu", address="auto"), tmp_path)

@@ -71,7 +71,9 @@ def test_answers_are_written_while_the_model_learns(apart: Cluster, rows: Any) -
     answers: list[float] = []
 
     def learn() -> None:
-        while not answers and len(updates) < 200:
+        last = False
+        while not last and len(updates) < 200:
+            last = bool(answers)  # one more update after the answer: it came before the end of the last one
             begun = time.monotonic()
             there.update(rows, squares(lambda o: o.logprobs_bT, Meter()), lr=1e-4)
             updates.append((begun, time.monotonic()))
@@ -79,7 +81,7 @@ def test_answers_are_written_while_the_model_learns(apart: Cluster, rows: Any) -
     async def both() -> None:
         await there.hold_writer()
         learning = asyncio.create_task(asyncio.to_thread(learn))
-        while not updates:
+        while not updates and not learning.done():
             await asyncio.sleep(0.01)
         await write(there)
         answers.append(time.monotonic())

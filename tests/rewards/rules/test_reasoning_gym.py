@@ -173,11 +173,11 @@ def test_hostile_answers_are_wrong_and_none_is_run_or_hangs(
     task: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     prompt = prompts(task)[0]
-    started = time.monotonic()
+    started = time.process_time()
     for answer in [*payloads(tmp_path / "harm"), *HOSTILE]:
         assert 0.0 <= reasoning_gym(prompt, tagged(answer)) < 1.0
     assert not (tmp_path / "harm").exists()
-    assert time.monotonic() - started < 20  # a tenth of it, usually; one of them alone took two minutes unguarded
+    assert time.process_time() - started < 20  # a tenth of it, usually; one of them alone took two minutes unguarded
     assert capfd.readouterr().out == ""  # some scorers print
 
 

@@ -162,7 +162,7 @@ class ForkServer:
     def _reap(self) -> None:
         """Make sure that the process has ended, and set `gone`."""
         try:
-            code: int | None = self.process.wait(0.5)  # the socket closes a moment before the process ends
+            code: int | None = self.process.wait(STOP_TIMEOUT)  # the socket closes a moment before the process ends
         except subprocess.TimeoutExpired:
             code = None
             self.process.kill()
