@@ -11,6 +11,7 @@ from aiohttp import web
 
 from rewardsmith.engines.client import ServedModel
 from rewardsmith.engines.model_settings import ClientSettings
+from tests.engines.faulty import close
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
@@ -34,7 +35,7 @@ def outcomes(judges: ModuleType, rollouts: int, faults: float, retries: int) -> 
         settings = ClientSettings(timeout=1.0, retries=retries, backoff=0.01)
         async with ServedModel(settings, [url], name="judge") as model:
             found = await judges.score_all(judges.make_groups(rollouts, 0), model)
-        await runner.cleanup()
+        await close(runner)
         return found, judge.counts.requests
 
     found, requests = asyncio.run(scored())

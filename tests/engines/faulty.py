@@ -77,7 +77,6 @@ class FaultyServer:
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True, backlog=1024)
         await site.start()
-        self._listening = site._server.sockets[0].fileno()  # type: ignore[union-attr]
         self.port = site._server.sockets[0].getsockname()[1]  # type: ignore[union-attr]
         return self
 
@@ -88,7 +87,7 @@ class FaultyServer:
         """Go away, as a server that died: connections are refused. The port stays its own for `__aenter__`."""
         runner, self._runner = self._runner, None
         if runner is not None:
-            await close(runner, self._listening)
+            await close(runner)
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         body = json.loads(await request.read() or b"{}")
@@ -122,9 +121,11 @@ class FaultyServer:
         return await behaviour(self, request, body)
 
 
-async def close(runner: web.AppRunner, listening: int) -> None:
+async def close(runner: web.AppRunner) -> None:
     """Close a server; asyncio alone loses the socket of a connection that it accepts in the turn of the closing."""
-    asyncio.get_running_loop().remove_reader(listening)
+    for site in runner.sites:
+        for listening in site._server.sockets:  # type: ignore[union-attr]
+            asyncio.get_running_loop().remove_reader(listening)
     for _ in range(5):  # what was accepted becomes known to the runner
         await asyncio.sleep(0)
     await runner.cleanup()

@@ -44,13 +44,12 @@ class SglangServer:
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", 0)
         await site.start()
-        self._listening = site._server.sockets[0].fileno()  # type: ignore[union-attr]
         self.port = site._server.sockets[0].getsockname()[1]  # type: ignore[union-attr]
         return self
 
     async def __aexit__(self, *_: object) -> None:
         assert self._runner is not None
-        await close(self._runner, self._listening)
+        await close(self._runner)
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         body = json.loads(await request.read() or b"null")
