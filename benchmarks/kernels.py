@@ -171,15 +171,16 @@ def head_case(model: Model, make: Maker) -> Case:
 
 def attention_cases(model: Model, make: Maker) -> Iterator[Case]:
     """One new token for each row, over a cache in blocks; GB/s counts a shared prompt once."""
-    for length, prompt in ((192, 0), (1088, 0), (8192, 0), (192, 64), (2048, 1024)):
+    for length, prompt in ((192, 0), (1088, 0), (8192, 0), (192, 64), (512, 256), (2048, 1024)):
         if make.device == "cpu" and length > 192:
             continue
         blocks, shared = -(-length // BLOCK_TOKENS), prompt // BLOCK_TOKENS
         table = torch.randperm(make.rows * blocks, device=make.device, dtype=torch.int32).view(-1, GROUP, blocks)
         table[:, :, :shared] = table[:, :1, :shared]
         positions = torch.full((make.rows,), length - 1, device=make.device)
-        members = torch.arange(make.rows, device=make.device, dtype=torch.int32).view(-1, GROUP)
-        prefix = (members, torch.full_like(members.flatten(), shared))
+        members = torch.full((make.rows // 2, GROUP), -1, device=make.device, dtype=torch.int32)  # as in `DecodeState`
+        members.view(-1)[: make.rows] = torch.arange(make.rows, dtype=torch.int32)
+        prefix = (members, torch.full((make.rows,), shared, device=make.device, dtype=torch.int32))
         cache = [make.plain(make.rows * blocks, model.kv_heads, BLOCK_TOKENS, model.head) for _ in range(2)]
         inputs = [make.plain(make.rows, model.heads, model.head), *cache]
         tokens = make.rows * (length - prompt) + make.rows // GROUP * prompt

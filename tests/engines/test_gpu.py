@@ -12,7 +12,7 @@ from torch import nn
 
 from rewardsmith import Message, Prompt
 from rewardsmith.engines import ModelSettings, OptimizerSettings
-from rewardsmith.engines.embedded import streamed_adamw
+from rewardsmith.engines.embedded import block_cache, streamed_adamw
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
 from rewardsmith.engines.embedded.generate import Generator
 from rewardsmith.engines.embedded.learner import Learner
@@ -37,8 +37,10 @@ def texts(found: list) -> list[list[list[int]]]:
     return [[r.tokens.tolist() for r in group.rollouts] for group in found]
 
 
+@pytest.mark.parametrize("min_shared", [0, 4])
 @pytest.mark.parametrize("name", ["tiny-llama", "tiny-qwen3", "tiny-gpt2", "tiny-gemma2", "tiny-gemma3"])
-def test_the_gpu_writes_what_the_cpu_writes(name: str) -> None:
+def test_the_gpu_writes_what_the_cpu_writes(name: str, min_shared: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(block_cache, "MIN_SHARED", min_shared)  # 0: every shared prompt is read once
     here, there = (
         EmbeddedEngine.open(ModelSettings(init=name, device=device, dtype="float32", rows=8))
         for device in ("cuda", "cpu")

@@ -1,5 +1,6 @@
 """Log-probabilities, values and gradients: packed rows that share prompts against transformers, one row at a time."""
 
+import math
 from itertools import pairwise
 from typing import Any
 
@@ -232,9 +233,12 @@ def test_each_row_is_in_one_batch_and_no_batch_is_too_large(sizes: list[tuple[in
     # Rows of a prompt stand together, and in no more batches than a budget without other rows would need.
     order = [rows[i].prompt.tobytes() for batch in batches for i in batch]
     assert sum(a != b for a, b in pairwise(order)) == max(0, len(set(order)) - 1)
-    # Two batches in a row never fit into one.
+    # Every batch but the last has its share, unless attention would be padded too much.
+    total = cost(rows, list(range(len(rows))))
     for one, two in pairwise(batches):
-        assert cost(rows, [*one, two[0]]) > budget
+        both = [*one, two[0]]
+        padded = len(both) * max(len(rows[i].prompt) + len(rows[i].response) for i in both)
+        assert cost(rows, both) > total // math.ceil(total / budget) or padded > MAX_PADDING * budget
 
 
 def test_attention_is_never_padded_far_beyond_the_budget() -> None:

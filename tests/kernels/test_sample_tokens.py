@@ -51,7 +51,7 @@ def assert_inverts(
     assert (p_R > 0).all()
     assert (after_R - p_R <= uniforms_R + gap).all()
     assert (after_R >= uniforms_R - gap).all()
-    torch.testing.assert_close(logprobs_R.double(), p_R.log(), atol=1e-5, rtol=1e-6)
+    torch.testing.assert_close(logprobs_R.double(), p_R.log(), atol=1e-5, rtol=3e-6)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])

@@ -34,7 +34,7 @@ from rewardsmith.scale.scale_settings import ScaleSettings
 from rewardsmith.trainers.process.implicit_parts import process_parts
 
 PROMPT_TOKENS = 512  # where a recipe sets no limit
-ROWS, TOKENS_PER_PASS = {"cpu": 512, "cuda": 1024}, {"cpu": 8_192, "cuda": 16_384}  # as in `embedded.engine`
+ROWS, TOKENS_PER_PASS = {"cpu": 512, "cuda": 1024}, {"cpu": 8_192, "cuda": 12_288}  # as in `embedded.engine`
 KV_SHARE = 0.85  # of the free memory, at most
 SMALL = 0.1  # of the device, below which one line is enough
 

@@ -208,12 +208,14 @@ class _Repeats:
         tokens = spread[places]
         gathered = np.empty(int(tokens.max()) + 1, dtype=np.int64)
         gathered[tokens] = places  # a shared token comes out the same from each of its sequences: any one will do
+        extra = places[gathered[tokens] != places]
+        shared, index = np.unique(spread[extra], return_inverse=True)
         self._spread, self._gathered_N = to_device(spread, device), to_device(gathered, device)
-        self._extra = to_device(places[gathered[tokens] != places], device)
+        self._sums = tuple(to_device(numbers, device) for numbers in (extra, shared, index))
 
     def apply(self, flat: Tensor) -> Tensor:
         """Lay tokens [N, …] out over their places."""
-        out: Tensor = _Spread.apply(flat, self._spread, self._gathered_N, self._extra)  # type: ignore[no-untyped-call]
+        out: Tensor = _Spread.apply(flat, self._spread, self._gathered_N, *self._sums)  # type: ignore[no-untyped-call]
         return out
 
     def undo(self, spread: Tensor) -> Tensor:
@@ -231,22 +233,25 @@ class _Spread(torch.autograd.Function):
     """Spread tokens [N, …] over their places; the gradient of a token is the sum over its places.
 
     Most tokens have one place. Their gradients are picked, not summed: adding is slow, and on a GPU not repeatable.
+    `extra` are the other places of the `shared` tokens, and `index` says which one of these each belongs to.
     """
 
     @staticmethod
-    def forward(ctx: Any, flat: Tensor, spread: Tensor, gathered_N: Tensor, extra: Tensor) -> Tensor:
-        ctx.save_for_backward(spread, gathered_N, extra)
+    def forward(
+        ctx: Any, flat: Tensor, spread: Tensor, gathered_N: Tensor, extra: Tensor, shared: Tensor, index: Tensor
+    ) -> Tensor:
+        ctx.save_for_backward(gathered_N, extra, shared, index)
         return flat.index_select(0, spread)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        spread, gathered_N, extra = ctx.saved_tensors
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        gathered_N, extra, shared, index = ctx.saved_tensors
         result = grad.index_select(0, gathered_N)
         if len(extra):  # in float32: a prompt may have many places
-            total = result.float().index_add_(0, spread[extra], grad[extra].float())
-            result = total.to(grad.dtype)
-        return result, None, None, None
+            total = result.index_select(0, shared).float().index_add_(0, index, grad.index_select(0, extra).float())
+            result.index_copy_(0, shared, total.to(grad.dtype))
+        return result, *[None] * 5
 
 
 class _Gather(torch.autograd.Function):

@@ -1,9 +1,10 @@
 """Keys and values on a GPU, in blocks of a few tokens.
 
-A row takes blocks as it grows, and rows with the same prompt share its full ones.
+A row takes blocks as it grows, and rows with the same prompt share its full ones; long prompts are read once for all of
+them.
 
 Shape legend: R rows that decode, S rows there are, M blocks that a row may have, H heads, K key-value heads, D width of
-a head.
+a head, P tiles of n rows that share a prompt.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from rewardsmith.engines.embedded.kernels.block_attention import block_attention
 from rewardsmith.engines.embedded.kernels.cache_blocks import store_keys_values
 from rewardsmith.engines.embedded.kv_cache import KeyValueCache, PrefillAttention
 
+MIN_SHARED = 4  # blocks of a prompt that pay for two more kernels a layer (see `block_attention`)
+
 
 class BlockTable:
     """Which blocks each row has, kept on the host; `upload` copies it to the device.
@@ -30,11 +33,12 @@ class BlockTable:
     Block 0 belongs to no row: what free rows write goes there.
     """
 
-    def __init__(self, table_SM: Tensor, blocks: int, tokens: int) -> None:
-        self.table_SM = table_SM
+    def __init__(self, state: DecodeState, blocks: int, tokens: int) -> None:
+        self._state = state
         self._tokens = tokens
-        self._blocks_SM = np.zeros(table_SM.shape, dtype=np.int32)
-        self._counts_S = np.zeros(len(table_SM), dtype=np.int64)
+        self._blocks_SM = np.zeros(state.table_SM.shape, dtype=np.int32)
+        self._shared_S = np.zeros(state.rows, dtype=np.int32)  # blocks that were admitted for several rows
+        self._counts_S = np.zeros(state.rows, dtype=np.int64)
         self._users = np.zeros(blocks, dtype=np.int64)  # rows that share each block
         self._free = list(range(blocks - 1, 0, -1))
         self._changed = True
@@ -49,6 +53,7 @@ class BlockTable:
             own = [self._free.pop() for _ in range(count - shared)]
             self._blocks_SM[row, :count] = [*prompt, *own]
             self._counts_S[row] = count
+            self._shared_S[row] = shared if len(rows) > 1 else 0
             self._users[self._blocks_SM[row, :count]] += 1
         self._changed = True
         return True
@@ -70,11 +75,13 @@ class BlockTable:
         blocks = self._blocks_SM[row, : self._counts_S[row]]
         self._users[blocks] -= 1
         self._free += blocks[self._users[blocks] == 0].tolist()
-        self._blocks_SM[row], self._counts_S[row], self._changed = 0, 0, True
+        for rows in (self._blocks_SM, self._counts_S, self._shared_S):
+            rows[row] = 0
+        self._changed = True
 
     def move(self, sources: Sequence[int], targets: Sequence[int], length: int) -> None:
         """Give the blocks of rows to others that have none."""
-        for rows in (self._blocks_SM, self._counts_S):
+        for rows in (self._blocks_SM, self._counts_S, self._shared_S):
             rows[targets] = rows[sources]
             rows[sources] = 0
         self._changed = True
@@ -82,8 +89,25 @@ class BlockTable:
     def upload(self) -> None:
         """Copy the table to the device if it has changed."""
         if self._changed:
-            self.table_SM.copy_(torch.from_numpy(self._blocks_SM))
+            members_Pn, shared_S = self.tiles()
+            self._state.table_SM.copy_(torch.from_numpy(self._blocks_SM))
+            self._state.members_Pn.copy_(torch.from_numpy(members_Pn))
+            self._state.shared_S.copy_(torch.from_numpy(shared_S))
             self._changed = False
+
+    def tiles(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """Return tiles of rows that share a prompt, padded with -1, and how many blocks each row shares, [S]."""
+        members_Pn = np.full(self._state.members_Pn.shape, -1, dtype=np.int32)
+        shared_S = np.zeros_like(self._shared_S)
+        groups: dict[int, list[int]] = {}  # by the first block of the prompt
+        for row in np.flatnonzero(self._shared_S).tolist():
+            groups.setdefault(int(self._blocks_SM[row, 0]), []).append(row)
+        width = members_Pn.shape[1]
+        tiles = [rows[i : i + width] for rows in groups.values() for i in range(0, len(rows), width)]
+        for tile, rows in zip(members_Pn, (rows for rows in tiles if len(rows) > 1), strict=False):
+            tile[: len(rows)] = rows
+            shared_S[rows] = self._shared_S[rows]
+        return members_Pn, shared_S
 
     def prompt_slots(self, rows: Sequence[int], length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return (token of the prompt, slot) of all that a prompt's keys are stored in: a shared block once."""
@@ -108,10 +132,10 @@ class BlockCache(BlockTable):
 
     is_limited = True
 
-    def __init__(self, state: DecodeState, blocks: int) -> None:
-        super().__init__(state.table_SM, blocks, cache_blocks.BLOCK_TOKENS)
+    def __init__(self, state: DecodeState, blocks: int, *, shares_prompts: bool) -> None:
+        super().__init__(state, blocks, cache_blocks.BLOCK_TOKENS)
         assert state.places is not None
-        self._state = state
+        self.variant = shares_prompts
         self._cache = PlacedCache(blocks, cache_blocks.BLOCK_TOKENS, state.places)
 
     def prefill(self, prompts: Sequence[tuple[Sequence[int], int]]) -> PrefillAttention:
@@ -121,7 +145,7 @@ class BlockCache(BlockTable):
 
     def decode(self, rows: int, longest: int) -> BlockDecode:
         """Return the plan of a pass over one new token for each of the first rows."""
-        return BlockDecode(self._cache, self._state, rows)
+        return BlockDecode(self._cache, self._state, rows, shares_prompts=self.variant)
 
 
 class PlacedCache(KeyValueCache):
@@ -143,8 +167,9 @@ class PlacedCache(KeyValueCache):
 class BlockDecode:
     """One new token for each of the first R rows; it sees itself and everything before."""
 
-    def __init__(self, cache: PlacedCache, state: DecodeState, rows: int) -> None:
+    def __init__(self, cache: PlacedCache, state: DecodeState, rows: int, *, shares_prompts: bool) -> None:
         self._cache = cache
+        self._prefix = (state.members_Pn[: rows // 2], state.shared_S[:rows]) if shares_prompts else None
         self._table_RM, self._positions_R = state.table_SM[:rows], state.position_S[:rows]
         blocks_R = self._table_RM.gather(1, (self._positions_R // cache.tokens)[:, None])[:, 0].long()
         self._slots_R = blocks_R * cache.tokens + self._positions_R % cache.tokens
@@ -160,4 +185,10 @@ class BlockDecode:
             window=layer.window,
             cap=layer.cap,
             places=places,
+            prefix=self._prefix,
         )
+
+
+def shared_prompts_pay(prompts: Sequence[int], responses: int) -> bool:
+    """Whether prompts of these lengths are worth reading once for the rows of a group."""
+    return responses > len(prompts) and sum(prompts) >= MIN_SHARED * cache_blocks.BLOCK_TOKENS * len(prompts)

@@ -37,7 +37,14 @@ class DecodeState:
     """
 
     def __init__(
-        self, rows: int, width: int, device: torch.device, *, blocks: int = 0, places: CachePlaces | None = None
+        self,
+        rows: int,
+        width: int,
+        device: torch.device,
+        *,
+        blocks: int = 0,
+        tile_rows: int = 1,
+        places: CachePlaces | None = None,
     ) -> None:
         self.rows, self.width, self.blocks, self.device, self.places = rows, width, blocks, device, places
         self.row_S = torch.arange(rows, device=device)
@@ -52,6 +59,9 @@ class DecodeState:
         self.logprobs_ST = torch.zeros(rows, width + 1, device=device)
         self.uniforms_ST = torch.zeros(rows, width + 1, device=device)
         self.table_SM = torch.zeros(rows, blocks, dtype=torch.int32, device=device)  # blocks of the cache
+        # Rows that share the first blocks of their table, tile by tile, and how many each row shares.
+        self.members_Pn = torch.zeros(rows // 2, tile_rows, dtype=torch.int32, device=device)
+        self.shared_S = torch.zeros(rows, dtype=torch.int32, device=device)
         self._stops: dict[tuple[int, ...], Tensor] = {}
         self._graphs: dict[tuple[object, ...], torch.cuda.CUDAGraph | None] = {}
         self._pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None

@@ -18,7 +18,7 @@ from torch.nn.utils import get_total_norm
 from rewardsmith.algorithms.tensors import checks_postponed
 from rewardsmith.engines.embedded import architectures
 from rewardsmith.engines.embedded.attention import attention_plan
-from rewardsmith.engines.embedded.block_cache import BlockCache
+from rewardsmith.engines.embedded.block_cache import BlockCache, shared_prompts_pay
 from rewardsmith.engines.embedded.cards import current, free_memory, select_device
 from rewardsmith.engines.embedded.decode_state import CachePlaces, DecodeState
 from rewardsmith.engines.embedded.decoder import Decoder, why_general
@@ -34,6 +34,7 @@ from rewardsmith.engines.embedded.generate import (
 from rewardsmith.engines.embedded.heads import Head
 from rewardsmith.engines.embedded.host_memory import HostOffload
 from rewardsmith.engines.embedded.kernels import cache_blocks
+from rewardsmith.engines.embedded.kernels.block_attention import tile_rows
 from rewardsmith.engines.embedded.kv_cache import Cache
 from rewardsmith.engines.embedded.learner import Learner
 from rewardsmith.engines.embedded.loading import (
@@ -59,7 +60,7 @@ from rewardsmith.types import Prompt, Rollout, RolloutGroup
 
 MAX_ROWS = {"cpu": 512, "cuda": 1024}
 CACHE_SHARE = 0.85  # of the free GPU memory, for keys and values
-TOKENS_PER_PASS = {"cpu": 8_192, "cuda": 16_384}
+TOKENS_PER_PASS = {"cpu": 8_192, "cuda": 12_288}
 LEARNER_FILE = "learner.safetensors"
 ALL_LAYERS = 2**31
 
@@ -197,7 +198,9 @@ class EmbeddedEngine(ModelText):
         state, self._state = self._decode_state(requests, sampling, rows), None  # another call has its own
         cache: Cache
         if self._in_blocks:
-            cache = BlockCache(state, self._blocks(rows, longest_sequence(requests, sampling)))
+            blocks = self._blocks(rows, longest_sequence(requests, sampling))
+            lengths = [len(request.prompt) for request in requests]
+            cache = BlockCache(state, blocks, shares_prompts=shared_prompts_pay(lengths, sum(r.n for r in requests)))
         else:
             prompts = min(rows, sum(math.ceil(request.n / rows) for request in requests))
             cache = RowCache(state, prompts, max(len(request.prompt) for request in requests))
@@ -220,15 +223,26 @@ class EmbeddedEngine(ModelText):
             if self._state.holds(rows, width, blocks):
                 return self._state
             rows, width, blocks = (max(pair) for pair in zip(self._state.size, (rows, width, blocks), strict=True))
-        layers = architectures.base_of(self.model).config.get_text_config().num_hidden_layers
-        return DecodeState(rows, width, self.device, blocks=blocks, places=CachePlaces(layers, self.dtype, self.device))
+        layers, heads, key_heads, _ = self._attention_shape
+        return DecodeState(
+            *(rows, width, self.device),
+            blocks=blocks,
+            tile_rows=tile_rows(heads // key_heads),
+            places=CachePlaces(layers, self.dtype, self.device),
+        )
+
+    @property
+    def _attention_shape(self) -> tuple[int, int, int, int]:
+        """Layers, heads, key-value heads, and the width of a head."""
+        config = architectures.base_of(self.model).config.get_text_config()
+        heads = config.num_attention_heads
+        width = getattr(config, "head_dim", None) or config.hidden_size // heads
+        return config.num_hidden_layers, heads, getattr(config, "num_key_value_heads", None) or heads, width
 
     def _blocks(self, rows: int, length: int) -> int:
         """Return how many blocks of keys and values to have: enough for all rows, or what fits the GPU memory."""
-        config = architectures.base_of(self.model).config.get_text_config()
-        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-        width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        block = 2 * config.num_hidden_layers * heads * width * self.dtype.itemsize * cache_blocks.BLOCK_TOKENS
+        layers, _, heads, width = self._attention_shape
+        block = 2 * layers * heads * width * self.dtype.itemsize * cache_blocks.BLOCK_TOKENS
         free = free_memory(self.device)
         one = math.ceil(length / cache_blocks.BLOCK_TOKENS)
         fitting = int(CACHE_SHARE * free / block) - 1  # one belongs to no row

@@ -12,7 +12,7 @@ import asyncio
 import math
 from bisect import bisect_left
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
@@ -76,6 +76,16 @@ class Waiting:
     logprobs: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))
 
 
+@dataclass(frozen=True)
+class FinishedRow:
+    """What a row has generated."""
+
+    index: int  # of the request
+    response: int
+    tokens: NDArray[np.int32]
+    logprobs: NDArray[np.float32]
+
+
 class Generator:
     """Generates the responses of some requests: `schedule`, `run`, `postprocess`, until all are complete.
 
@@ -119,20 +129,22 @@ class Generator:
     async def complete(self, tick: Tick = no_tick) -> AsyncIterator[tuple[int, tuple[Completion, ...]]]:
         """Yield (index of the request, its responses) as soon as all responses of a request are there.
 
-        Between two rounds the event loop runs, so groups are scored while others are still generated; then `tick` is
-        called, and an exception from it ends the work.
+        A GPU works on a round while the host decodes the texts of the round before, and while the event loop runs: so
+        groups are scored while others are still generated. After a round `tick` is called, and an exception from it
+        ends the work.
         """
-        while self._waiting or any(self._owners):
+        finished: list[FinishedRow] = []
+        while True:
             with torch.inference_mode(), current(self._device):
                 self._schedule()
                 self._run()
-            if self._device.type == "cuda":
-                await asyncio.sleep(0)  # while this GPU works, another model may give its own GPU work
-            with torch.inference_mode(), current(self._device):
-                complete = self._postprocess()
-            for item in complete:
+            for item in self._postprocess(finished):
                 yield item
+            if not self._order:
+                return
             await asyncio.sleep(0)
+            with torch.inference_mode(), current(self._device):
+                finished = self._take_finished()
             tick(self._finished, self._tokens)
 
     # ---- schedule: rows come and go --------------------------------------------------------------------------------
@@ -254,6 +266,8 @@ class Generator:
 
     def _run(self) -> None:
         """Decode until the host looks at the rows again."""
+        if not self._order:
+            return
         if self._cache.is_limited:
             self._make_room()
             self._close_gaps()
@@ -268,7 +282,14 @@ class Generator:
     def _key(self) -> tuple[object, ...]:
         """What a recorded step depends on, apart from the number of rows."""
         sampling = self._sampling
-        return (sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_tokens, *self._stop.ids)
+        return (
+            sampling.temperature,
+            sampling.top_k,
+            sampling.top_p,
+            sampling.min_tokens,
+            self._cache.variant,
+            *self._stop.ids,
+        )
 
     def _decode(self, rows: int) -> None:
         """Generate one token for each of the first rows."""
@@ -297,8 +318,8 @@ class Generator:
 
     # ---- postprocess: finished rows become completions -------------------------------------------------------------
 
-    def _postprocess(self) -> list[tuple[int, tuple[Completion, ...]]]:
-        """Take out finished rows, and return the requests that have all their responses now."""
+    def _take_finished(self) -> list[FinishedRow]:
+        """Take finished rows out."""
         state, used = self._state, self._used
         done = state.done_S[:used].tolist()
         if self._stop.texts:
@@ -312,16 +333,21 @@ class Generator:
         rows_R = self._ids([row for row, _ in finished])
         counts = state.count_S[rows_R].tolist()
         tokens, logprobs = (x[rows_R].cpu().numpy() for x in (state.tokens_ST, state.logprobs_ST))
-        complete: list[tuple[int, tuple[Completion, ...]]] = []
-        for i, ((_, (index, response)), count) in enumerate(zip(finished, counts, strict=True)):
-            completions = self._completions[index]
-            completions[response] = self._stop.completion(tokens[i, :count], logprobs[i, :count])
-            if len(completions) == self._requests[index].n:
-                complete.append((index, tuple(completions[i] for i in range(len(completions)))))
-                self._completions[index] = {}
         self._finished += len(finished)
         self._release([row for row, _ in finished])
-        return complete
+        return [
+            FinishedRow(index, response, tokens[i, :count], logprobs[i, :count])
+            for i, ((_, (index, response)), count) in enumerate(zip(finished, counts, strict=True))
+        ]
+
+    def _postprocess(self, finished: Sequence[FinishedRow]) -> Iterator[tuple[int, tuple[Completion, ...]]]:
+        """Decode the texts of rows, and yield the requests that have all their responses now."""
+        for row in finished:
+            completions = self._completions[row.index]
+            completions[row.response] = self._stop.completion(row.tokens, row.logprobs)
+            if len(completions) == self._requests[row.index].n:
+                yield row.index, tuple(completions[i] for i in range(len(completions)))
+                self._completions[row.index] = {}
 
     def _ids(self, numbers: Sequence[int] | NDArray[np.integer]) -> Tensor:
         return to_device(numbers, self._device)

@@ -20,13 +20,17 @@ def micro_batches(rows: Sequence[Row], budget: int, max_rows: int | None = None)
     """Split rows into forward passes of at most `budget` tokens and `max_rows` rows; a longer row is alone.
 
     Rows with the same prompt come together, since they share it. Groups of like length come together, longest first, so
-    that attention, which alone is padded, wastes little; and a batch that does not fit the memory fails at once.
+    that attention, which alone is padded, wastes little; and a batch that does not fit the memory fails at once. Passes
+    are filled evenly: a last one with a few tokens would take as long as one with many, and the others more memory.
     """
     longest: dict[bytes, int] = {}
     keys = [row.prompt.tobytes() for row in rows]
     for key, row in zip(keys, rows, strict=True):
         longest[key] = max(longest.get(key, 0), len(row.prompt) + len(row.response))
     numbers = {key: i for i, key in enumerate(longest)}
+    prompts = {key: len(row.prompt) for key, row in zip(keys, rows, strict=True)}
+    total = sum(prompts.values()) + sum(_new_tokens(row, shared=True) for row in rows)
+    even = min(budget, total // max(1, -(-total // budget)) + max(longest.values(), default=0))
     batches: list[list[int]] = []
     room = width = 0
     for i in sorted(range(len(rows)), key=lambda i: (-longest[keys[i]], numbers[keys[i]], -len(rows[i].response), i)):
@@ -36,7 +40,7 @@ def micro_batches(rows: Sequence[Row], budget: int, max_rows: int | None = None)
         full = max_rows is not None and bool(batches) and len(batches[-1]) >= max_rows
         if not batches or full or _new_tokens(rows[i], shared=shared) > room or padded > MAX_PADDING * budget:
             batches.append([])
-            room, shared, width = budget, False, 0
+            room, shared, width = even, False, 0
         width = max(width, length)
         batches[-1].append(i)
         room -= _new_tokens(rows[i], shared=shared)

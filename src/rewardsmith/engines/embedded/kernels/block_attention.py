@@ -43,7 +43,7 @@ def block_attention(
 
     `prefix = (members_Pn, shared_R)`, both int32, reads a common prompt once for up to n rows. Row r has its first
     `shared_R[r]` blocks, all full, in common with its tile; `members_Pn` are the rows of the tiles, padded with -1. A
-    row that shares nothing is in no tile and has 0. n·G should be at most 64, for the sake of registers. Without
+    row that shares nothing is in no tile and has 0. `tile_rows` tells a good n. Without
     `prefix`, each row reads all its blocks; rows of a group should be neighbours then, so that they run together and
     the L2 cache serves what they share.
 
@@ -237,6 +237,11 @@ def _attention_merge(
     parts = tl.load(partial + at[:, None] * E + e[None, :], mask=written[:, None] & (e < E)[None, :], other=0.0)
     result = tl.sum(parts * weight[:, None], 0) / tl.sum(weight, 0)
     tl.store(out + place * E + e, result.to(out.dtype.element_ty), mask=e < E)
+
+
+def tile_rows(group: int) -> int:
+    """Return how many rows read their prompt together, by G: more than 64 queries would not fit the registers."""
+    return max(2, min(8, 64 // group))
 
 
 # ---- launches --------------------------------------------------------------------------------------------------------
