@@ -7,6 +7,7 @@ import pytest
 from rewardsmith.engines.memory_estimate import (
     GIB,
     activation_bytes,
+    default_tokens,
     gradient_bytes,
     named_shape,
     optimizer_bytes,
@@ -123,7 +124,7 @@ def test_as_many_layers_are_recomputed_as_the_memory_needs() -> None:
     assert all(one.total < gib * GIB for one, gib in zip(learning, sizes, strict=True))
     tables = [{"policy": {"init": "Qwen/Qwen3-4B", "recompute": value}} for value in (True, "offload")]
     here, away = (parts(recipe(table))["cuda:0", "learning"].activations for table in tables)
-    assert here - away == (SHAPE.layers - 2) * 2 * SHAPE.hidden * memory.TOKENS_PER_PASS["cuda"]
+    assert here - away == (SHAPE.layers - 2) * 2 * SHAPE.hidden * default_tokens("cuda", SHAPE.hidden)
 
 
 def test_a_row_that_is_longer_than_a_pass_is_alone_in_it() -> None:

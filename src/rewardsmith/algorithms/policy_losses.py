@@ -16,6 +16,7 @@ The log-ratio is bounded to ±20 before it is exponentiated: beyond that the gra
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Literal
 
 import torch
@@ -121,7 +122,7 @@ def gmpo(
     lengths_B1 = token_counts(mask_BT)[:, None].clamp(min=1)
     advantage_B1 = advantages_BT.sum(-1, keepdim=True) / lengths_B1
     # Pessimistic: a token that should become likelier is bounded above only, one that should not, below only.
-    rising_BT, number = advantages_BT > 0, log_ratio_BT.new_tensor
+    rising_BT, number = advantages_BT > 0, partial(log_ratio_BT.new_full, ())
     lower_BT = torch.where(rising_BT, number(-torch.inf), number(-low))
     upper_BT = torch.where(rising_BT, number(high), number(torch.inf))
     pessimistic_BT = torch.where(advantages_BT == 0, 0, log_ratio_BT.clamp(lower_BT, upper_BT))
@@ -194,7 +195,7 @@ def _clipped_surrogate(
     is bounded above by 1 + high only, one that should become unlikelier below by 1 - low, and above by `dual`.
     """
     falling_BT = advantages_BT < 0
-    number = ratio_BT.new_tensor
+    number = partial(ratio_BT.new_full, ())  # made on the device: a copy of a number would wait for it
     lower_BT = torch.where(falling_BT, number(1 - low), number(0.0))
     upper_BT = torch.where(falling_BT, number(torch.inf if dual is None else dual), number(1 + high))
     losses_BT = -advantages_BT * ratio_BT.clamp(lower_BT, upper_BT)

@@ -20,6 +20,7 @@ GIB = 2**30
 ROWS_STEP, LENGTH_STEP, BLOCK_TOKENS = 8, 32, 64  # as in `generate` and `row_cache` on a CPU; blocks are of a GPU
 CHUNK_LOGITS = {"cpu": 2**22, "cuda": 2**29}  # as in `embedded.heads`
 PREFILL_TOKENS = 16_384
+SMALL_HIDDEN = 1024  # below this width the kernels of a pass are shorter than the host's work to start them
 RECOMPUTE_SHARE = 0.85  # of the free memory, that a pass may be estimated to need before layers are recomputed
 
 OptimizerStates = Literal["float32", "8bit"]
@@ -220,6 +221,13 @@ def with_adapter(shape: ModelShape, lora: LoraSettings) -> ModelShape:
     matrices = shape.hidden * (2 * inner + 3 * shape.intermediate)
     rows = inner + shape.kv_heads * shape.head_width + 2 * shape.hidden + 2 * shape.intermediate
     return replace(shape, int8=shape.layers * matrices, int8_rows=shape.layers * rows)
+
+
+def default_tokens(kind: str, hidden: int) -> int:
+    """Return the tokens of a pass where `tokens_per_pass` is not set: more for a small model on a GPU."""
+    if kind == "cpu":
+        return 8_192
+    return 12_288 if hidden >= SMALL_HIDDEN else 24_576
 
 
 # ---- bytes -----------------------------------------------------------------------------------------------------------

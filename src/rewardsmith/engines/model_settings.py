@@ -77,7 +77,9 @@ class ModelSettings(Settings):
         default=None, ge=1, description="answers written at a time; not set: 256 on a CPU, 512 on a GPU if they fit"
     )
     tokens_per_pass: int | None = Field(
-        default=None, ge=1, description="tokens of one pass when learning; not set: 8192 on a CPU, 12288 on a GPU"
+        default=None,
+        ge=1,
+        description="tokens of one pass when learning; not set: 8192 on a CPU, 12288 on a GPU, 24576 there for small models",
     )
     recompute: bool | Literal["auto", "offload"] = Field(
         default="auto",

@@ -15,6 +15,7 @@ from rewardsmith.engines.memory_estimate import (
     RECOMPUTE_SHARE,
     ModelShape,
     activation_bytes,
+    default_tokens,
     gradient_bytes,
     kv_cache_bytes,
     kv_token_bytes,
@@ -30,11 +31,11 @@ from rewardsmith.learning import OptimizerSettings
 from rewardsmith.recipe import Recipe
 from rewardsmith.rewards.failures import choices_in
 from rewardsmith.runs.preflight import copies_of
-from rewardsmith.scale.scale_settings import ScaleSettings
+from rewardsmith.scale.scale_settings import TOKENS_PER_PASS, ScaleSettings
 from rewardsmith.trainers.process.implicit_parts import process_parts
 
 PROMPT_TOKENS = 512  # where a recipe sets no limit
-ROWS, TOKENS_PER_PASS = {"cpu": 512, "cuda": 1024}, {"cpu": 8_192, "cuda": 12_288}  # as in `embedded.engine`
+ROWS = {"cpu": 512, "cuda": 1024}  # as in `embedded.engine`
 KV_SHARE = 0.85  # of the free memory, at most
 SMALL = 0.1  # of the device, below which one line is enough
 
@@ -250,7 +251,7 @@ def _learning(
 ) -> DeviceMemory:
     """Add the activations of one full pass; the prompt of a group is in it once, and attention repeats it."""
     kind = needs.device.partition(":")[0]
-    a_pass: dict[str, Any] = {"tokens": settings.tokens_per_pass or TOKENS_PER_PASS[kind], "kind": kind}
+    a_pass: dict[str, Any] = {"tokens": settings.tokens_per_pass or default_tokens(kind, shape.hidden), "kind": kind}
     if stage.writer:
         longest, shared = (
             stage.prompt_tokens + stage.max_tokens,
@@ -293,7 +294,7 @@ def _cluster_parts(
     for name in learners:
         shape, settings = known[name], shapes.settings(name)
         whole = 2 * (2 * shape.parameters / shape.layers + shape.vocabulary * shape.hidden)
-        tokens = (settings.tokens_per_pass or TOKENS_PER_PASS["cuda"]) // scale.sequence_parallel
+        tokens = (settings.tokens_per_pass or TOKENS_PER_PASS) // scale.sequence_parallel
         recomputed = shape.layers if settings.recomputes_all else 0
         kept = activation_bytes(shape, 2, tokens=tokens, recomputed=recomputed)
         if scale.sequence_parallel > 1 and not shape.scalar:

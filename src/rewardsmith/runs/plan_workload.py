@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from rewardsmith.config import Chosen
 from rewardsmith.console import Table
-from rewardsmith.engines.memory_estimate import ModelShape, named_shape
+from rewardsmith.engines.memory_estimate import ModelShape, default_tokens, named_shape
 from rewardsmith.engines.model_settings import ManagedSettings, ModelSettings, ServerSettings
 from rewardsmith.errors import UserError, listing
 from rewardsmith.recipe import Recipe
 from rewardsmith.rewards.failures import choices_in
 from rewardsmith.runs.folder import METRICS
-from rewardsmith.runs.memory import ROWS, TOKENS_PER_PASS, ModelShapes, StageModels, stage_models
+from rewardsmith.runs.memory import ROWS, ModelShapes, StageModels, stage_models
 from rewardsmith.runs.step_time import JudgeLoad, LearningModel, Workload, mfu_of_size
 from rewardsmith.scale.scale_settings import ScaleSettings
 from rewardsmith.trainers.process.implicit_parts import process_parts, sampler_is_reference
@@ -194,11 +194,10 @@ class WorkloadBuilder:
         found = []
         for name, model, forwards, trainings, steps, process in work:
             settings = self.shapes.settings(model)
-            tokens = settings.tokens_per_pass or TOKENS_PER_PASS[kind]
+            shape = self._shape(model)
+            tokens = settings.tokens_per_pass or default_tokens(kind, shape.hidden)
             found.append(
-                LearningModel(
-                    name, self._shape(model), forwards, trainings, steps, settings.recomputes_all, tokens, process
-                )
+                LearningModel(name, shape, forwards, trainings, steps, settings.recomputes_all, tokens, process)
             )
         return found
 

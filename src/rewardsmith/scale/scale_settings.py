@@ -10,6 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from rewardsmith.config import Settings
 
 GROUPS_PER_GPU = 8  # worker groups that may share a GPU: policy, critic, reference, process reward model, ...
+TOKENS_PER_PASS = 16_384  # of a GPU, where the model does not set it
 CPU_ROLLOUT = "rewardsmith_cpu"  # in verl's configuration, the servers that write where there is no GPU
 
 

@@ -16,10 +16,9 @@ from omegaconf import DictConfig, OmegaConf
 from rewardsmith.engines.embedded.attention import ATTENTION
 from rewardsmith.engines.model_settings import ModelSettings
 from rewardsmith.errors import UserError, nearest
-from rewardsmith.scale.scale_settings import CPU_ROLLOUT, ScaleSettings
+from rewardsmith.scale.scale_settings import CPU_ROLLOUT, TOKENS_PER_PASS, ScaleSettings
 
 ACTOR, MODEL, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.model", "actor_rollout_ref.rollout"
-TOKENS_PER_PASS = 16_384
 
 _STAGE = "stages.NAME"
 NOT_READ: dict[str, str] = {

@@ -14,22 +14,21 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from inspect import signature
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.autograd.function import once_differentiable
-from torch.nn.attention.varlen import varlen_attn
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 from transformers import AttentionInterface
 
+from rewardsmith.engines.embedded.cards import to_device
 from rewardsmith.engines.embedded.kernels.block_attention import matmul_attention
+from rewardsmith.engines.embedded.kernels.repeats import Repeats
 
-# From torch 2.12 on it must be said that heads share keys.
-_GROUPED: dict[str, Any] = {"enable_gqa": True} if "enable_gqa" in signature(varlen_attn).parameters else {}
+# What `torch.nn.attention.varlen.varlen_attn` calls, whose own layers take the host longer than a small model's kernel.
+flash_attention = torch.ops.aten._flash_attention_forward
 ATTENTION = "rewardsmith"  # our key in transformers' table of attention functions
 
 
@@ -138,19 +137,24 @@ class PackedAttention:
         if repeats is not None:
             k, v = repeats.apply(k), repeats.apply(v)
         left = -1 if layer.window is None else layer.window - 1
-        out = varlen_attn(
-            q, k, v, starts_q, starts_k, longest_q, longest_k, scale=layer.scale, window_size=(left, 0), **_GROUPED
-        )
-        assert isinstance(out, Tensor)  # and no pair: nothing else was requested
+        out: Tensor = flash_attention(
+            *(q, k, v, starts_q, starts_k, longest_q, longest_k),
+            dropout_p=0.0,
+            is_causal=layer.window is None,
+            return_debug_mask=False,
+            scale=layer.scale,
+            window_size_left=left,
+            window_size_right=0,
+        )[0]
         return out
 
     @cached_property
-    def _flash_layout(self) -> tuple[Tensor, Tensor, int, int, _Repeats | None]:
+    def _flash_layout(self) -> tuple[Tensor, Tensor, int, int, Repeats | None]:
         ends = np.maximum.accumulate(self._tokens[np.cumsum(self._lengths) - 1]) + 1
         new = np.diff(ends, prepend=0)  # tokens of a sequence that no sequence before it has
         keys, new = self._lengths[new > 0], new[new > 0]
         starts_q, starts_k = (to_device(np.cumsum([0, *counts]), self._device, np.int32) for counts in (new, keys))
-        repeats = None if len(self._tokens) == len(self.positions_N) else _Repeats(self._tokens, self._device)
+        repeats = None if len(self._tokens) == len(self.positions_N) else Repeats(self._tokens, self._device)
         return starts_q, starts_k, int(new.max()), int(keys.max()), repeats
 
     # ---- anywhere: sequences padded to the longest -----------------------------------------------------------------
@@ -178,14 +182,14 @@ class PackedAttention:
         return out if repeats is None else repeats.undo(out)
 
     @cached_property
-    def _padded_layout(self) -> tuple[int, _Repeats | None]:
+    def _padded_layout(self) -> tuple[int, Repeats | None]:
         width = int(self._lengths.max())
         places = np.repeat(width * np.arange(len(self._lengths)), self._lengths) + self._positions
         spread = np.zeros(len(self._lengths) * width, dtype=np.int64)
         spread[places] = self._tokens
         if np.array_equal(spread, np.arange(len(self.positions_N))):
             return width, None
-        return width, _Repeats(spread, self._device, places)
+        return width, Repeats(spread, self._device, places)
 
     def _visible(self, window: int | None, width: int) -> Tensor:
         """Return which keys each query sees, [L, L]; the layers of one pass share it."""
@@ -195,88 +199,12 @@ class PackedAttention:
         return self._masks[window]
 
 
-class _Repeats:
-    """N tokens laid out over more places: a token may have several, and a place may hold padding.
-
-    `spread` has the token of each place; `places` are those that are no padding, by default all.
-    """
-
-    def __init__(
-        self, spread: NDArray[np.int64], device: torch.device, places: NDArray[np.int64] | None = None
-    ) -> None:
-        places = np.arange(len(spread)) if places is None else places
-        tokens = spread[places]
-        gathered = np.empty(int(tokens.max()) + 1, dtype=np.int64)
-        gathered[tokens] = places  # a shared token comes out the same from each of its sequences: any one will do
-        extra = places[gathered[tokens] != places]
-        shared, index = np.unique(spread[extra], return_inverse=True)
-        self._spread, self._gathered_N = to_device(spread, device), to_device(gathered, device)
-        self._sums = tuple(to_device(numbers, device) for numbers in (extra, shared, index))
-
-    def apply(self, flat: Tensor) -> Tensor:
-        """Lay tokens [N, …] out over their places."""
-        out: Tensor = _Spread.apply(flat, self._spread, self._gathered_N, *self._sums)  # type: ignore[no-untyped-call]
-        return out
-
-    def undo(self, spread: Tensor) -> Tensor:
-        """Pick each of the N tokens from one of its places."""
-        out: Tensor = _Gather.apply(spread, self._gathered_N)  # type: ignore[no-untyped-call]
-        return out
-
-
 def _fits_flash(q: Tensor, v: Tensor) -> bool:
     width = q.shape[-1]
     return q.is_cuda and q.dtype != torch.float32 and width == v.shape[-1] and width % 8 == 0 and width <= 256
-
-
-class _Spread(torch.autograd.Function):
-    """Spread tokens [N, …] over their places; the gradient of a token is the sum over its places.
-
-    Most tokens have one place. Their gradients are picked, not summed: adding is slow, and on a GPU not repeatable.
-    `extra` are the other places of the `shared` tokens, and `index` says which one of these each belongs to.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any, flat: Tensor, spread: Tensor, gathered_N: Tensor, extra: Tensor, shared: Tensor, index: Tensor
-    ) -> Tensor:
-        ctx.save_for_backward(gathered_N, extra, shared, index)
-        return flat.index_select(0, spread)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        gathered_N, extra, shared, index = ctx.saved_tensors
-        result = grad.index_select(0, gathered_N)
-        if len(extra):  # in float32: a prompt may have many places
-            total = result.index_select(0, shared).float().index_add_(0, index, grad.index_select(0, extra).float())
-            result.index_copy_(0, shared, total.to(grad.dtype))
-        return result, *[None] * 5
-
-
-class _Gather(torch.autograd.Function):
-    """Pick each token [N, …] from one of its places; the other places have no gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, flat: Tensor, gathered_N: Tensor) -> Tensor:
-        ctx.save_for_backward(gathered_N)
-        ctx.places = len(flat)
-        return flat.index_select(0, gathered_N)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        (gathered_N,) = ctx.saved_tensors
-        return grad.new_zeros(ctx.places, *grad.shape[1:]).index_copy_(0, gathered_N, grad), None
 
 
 def consecutive(lengths: Sequence[int]) -> list[NDArray[np.int64]]:
     """Return the places of the tokens of sequences that lie end to end and share nothing."""
     ends = np.cumsum(lengths)
     return [np.arange(end - length, end) for end, length in zip(ends, lengths, strict=True)]
-
-
-def to_device(numbers: Sequence[int] | NDArray[np.integer], device: torch.device, dtype: type = np.int64) -> Tensor:
-    """Return integers as a tensor; the host does not wait until the device has done what was launched before."""
-    tensor = torch.from_numpy(np.asarray(numbers, dtype=dtype))
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor

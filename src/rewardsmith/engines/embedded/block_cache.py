@@ -9,7 +9,6 @@ a head, P tiles of n rows that share a prompt.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -45,7 +44,7 @@ class BlockTable:
 
     def admit(self, rows: Sequence[int], length: int, *, spare: int) -> bool:
         """Give rows the blocks of a prompt and of one token more; False if fewer than `spare` would be left."""
-        shared, count = length // self._tokens, self._needed(length + 1)
+        shared, count = length // self._tokens, length // self._tokens + 1
         if len(self._free) < shared + len(rows) * (count - shared) + spare:
             return False
         prompt = [self._free.pop() for _ in range(shared)]
@@ -58,16 +57,18 @@ class BlockTable:
         self._changed = True
         return True
 
-    def grow(self, row: int, length: int) -> bool:
-        """Let a row have `length` tokens; False if there are too few free blocks."""
-        have, need = int(self._counts_S[row]), self._needed(length)
-        if need - have > len(self._free):
-            return False
-        for i in range(have, need):
-            block = self._blocks_SM[row, i] = self._free.pop()
-            self._users[block] = 1
-            self._changed = True
-        self._counts_S[row] = max(have, need)
+    def grow(self, rows: NDArray[np.int64], lengths: NDArray[np.int64]) -> bool:
+        """Let rows have so many tokens, in this order; False where there are too few free blocks for one."""
+        needed = -(-lengths // self._tokens)
+        is_short = needed > self._counts_S[rows]
+        for row, need in zip(rows[is_short].tolist(), needed[is_short].tolist(), strict=True):
+            have = int(self._counts_S[row])
+            if need - have > len(self._free):
+                return False
+            for i in range(have, need):
+                block = self._blocks_SM[row, i] = self._free.pop()
+                self._users[block] = 1
+            self._counts_S[row], self._changed = need, True
         return True
 
     def release(self, row: int) -> None:
@@ -122,9 +123,6 @@ class BlockTable:
     def _slots(self, row: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         blocks: NDArray[np.int64] = self._blocks_SM[row, positions // self._tokens].astype(np.int64)
         return blocks * self._tokens + positions % self._tokens
-
-    def _needed(self, length: int) -> int:
-        return math.ceil(length / self._tokens)
 
 
 class BlockCache(BlockTable):

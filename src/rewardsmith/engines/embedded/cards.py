@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from rewardsmith.errors import UserError
 
@@ -34,3 +38,9 @@ def free_memory(device: torch.device) -> int:
     """Return the bytes of a GPU that this process can still take, what torch keeps for reuse included."""
     cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return int(torch.cuda.mem_get_info(device)[0]) + cached
+
+
+def to_device(numbers: Sequence[int] | NDArray[np.integer], device: torch.device, dtype: type = np.int64) -> Tensor:
+    """Return integers as a tensor; the host does not wait until the device has done what was launched before."""
+    tensor = torch.from_numpy(np.asarray(numbers, dtype=dtype))
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor

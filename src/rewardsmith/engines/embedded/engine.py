@@ -51,7 +51,7 @@ from rewardsmith.engines.embedded.model_text import ModelText
 from rewardsmith.engines.embedded.packing import PackedBatch, micro_batches, pack
 from rewardsmith.engines.embedded.recompute import recompute_layers
 from rewardsmith.engines.embedded.row_cache import RowCache
-from rewardsmith.engines.memory_estimate import RECOMPUTE_SHARE, module_shape, recomputed_layers
+from rewardsmith.engines.memory_estimate import RECOMPUTE_SHARE, default_tokens, module_shape, recomputed_layers
 from rewardsmith.engines.model_settings import ModelSettings
 from rewardsmith.engines.protocol import Loss, Meter, OptimizerStep, Outputs, Row, Sampling, Tick, no_tick
 from rewardsmith.errors import UserError
@@ -60,7 +60,6 @@ from rewardsmith.types import Prompt, Rollout, RolloutGroup
 
 MAX_ROWS = {"cpu": 512, "cuda": 1024}
 CACHE_SHARE = 0.85  # of the free GPU memory, for keys and values
-TOKENS_PER_PASS = {"cpu": 8_192, "cuda": 12_288}
 LEARNER_FILE = "learner.safetensors"
 ALL_LAYERS = 2**31
 
@@ -102,7 +101,8 @@ class EmbeddedEngine(ModelText):
         self._offload = HostOffload()
         self._offloaded = False  # whether host memory holds the weights as they are
         self._awake = True
-        self._token_budget = settings.tokens_per_pass or TOKENS_PER_PASS[self.device.type]
+        width = self.model.config.get_text_config().hidden_size
+        self._token_budget = settings.tokens_per_pass or default_tokens(self.device.type, width)
         self._max_rows = settings.rows or MAX_ROWS[self.device.type]
 
     @classmethod
@@ -190,7 +190,8 @@ class EmbeddedEngine(ModelText):
         special = {self.tokenizer.convert_ids_to_tokens(i): i for i in self.tokenizer.all_special_ids}
         named = [special[text] for text in sampling.stop if text in special]
         stop = StopRule(
-            lambda tokens: str(self.tokenizer.decode(tokens.tolist(), skip_special_tokens=True)),
+            # An array, since transformers looks at each element of a list.
+            lambda tokens: str(self.tokenizer.decode(tokens, skip_special_tokens=True)),
             sorted({*self.stop_ids, *sampling.stop_tokens, *named}),
             sampling,
         )
@@ -349,7 +350,7 @@ class EmbeddedEngine(ModelText):
         """Return how many layers a pass recomputes: none, all, or as many as the free memory needs."""
         if not torch.is_grad_enabled() or self._shape is None:
             return ALL_LAYERS if self.settings.recomputes_all else 0
-        missing = sum(p.numel() for p in self.model.parameters() if p.requires_grad and p.grad is None)
+        missing = 0 if self._learner is None else self._learner.missing_gradients()
         tokens = len(batch.tokens_N)
         return recomputed_layers(
             self._shape,

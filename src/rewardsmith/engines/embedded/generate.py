@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rewardsmith.engines.embedded.architectures import Backbone
-from rewardsmith.engines.embedded.attention import attention_plan, to_device
-from rewardsmith.engines.embedded.cards import current
+from rewardsmith.engines.embedded.attention import attention_plan
+from rewardsmith.engines.embedded.cards import current, to_device
 from rewardsmith.engines.embedded.decode_state import DecodeState
 from rewardsmith.engines.embedded.heads import Head
 from rewardsmith.engines.embedded.kv_cache import Cache
@@ -120,7 +120,8 @@ class Generator:
         self._owners: list[tuple[int, int] | None] = [None] * state.rows  # (request, response) of each row
         # Tokens of each response, the one included that the model has not read. It is an upper bound, kept on the host:
         # reading the device would wait for it.
-        self._counts = [0] * state.rows
+        self._counts_S = np.zeros(state.rows, dtype=np.int64)
+        self._prompts_S, self._limits_S = np.zeros_like(self._counts_S), np.zeros_like(self._counts_S)  # tokens
         self._order: list[int] = []  # rows in use, in the order in which they were admitted
         self._completions: list[dict[int, Completion]] = [{} for _ in requests]
         self._finished = 0  # responses
@@ -169,12 +170,14 @@ class Generator:
             self._waiting.popleft()
             for row, response in zip(rows, waiting.responses, strict=True):
                 free.popleft()
-                self._owners[row], self._counts[row] = (waiting.index, response), len(waiting.tokens) + 1
+                self._owners[row] = waiting.index, response
                 self._order.append(row)
+            request = self._requests[waiting.index]
+            self._counts_S[rows], self._prompts_S[rows] = len(waiting.tokens) + 1, len(request.prompt)
+            self._limits_S[rows] = request.max_tokens(self._sampling)
             # Attention may pad prompts to the longest of a pass, so that is what counts.
             longest = max(longest, length)
-            alone = self._requests[waiting.index].alone
-            if admitted and (alone or (len(admitted) + 1) * longest > PREFILL_TOKENS):
+            if admitted and (request.alone or (len(admitted) + 1) * longest > PREFILL_TOKENS):
                 self._prefill(admitted)
                 admitted, longest = [], length
             admitted.append((waiting, rows))
@@ -216,13 +219,12 @@ class Generator:
 
     def _make_room(self) -> None:
         """Make room for the next round of every row; if there is too little, the rows admitted last wait again."""
-        for row in list(self._order):
-            if (owner := self._owners[row]) is None:
-                continue
-            request = self._requests[owner[0]]
-            count = min(self._counts[row] + self._check_every, request.max_tokens(self._sampling))
-            while self._owners[row] and not self._cache.grow(row, len(request.prompt) + count):
-                self._preempt(self._order[-1])
+        while True:
+            rows = np.array(self._order)
+            counts = np.minimum(self._counts_S[rows] + self._check_every, self._limits_S[rows])
+            if self._cache.grow(rows, self._prompts_S[rows] + counts):
+                return
+            self._preempt(self._order[-1])
 
     def _preempt(self, row: int) -> None:
         """Take a row out and let it wait, with the tokens that it has."""
@@ -250,17 +252,18 @@ class Generator:
         targets = [i for i in range(active) if self._owners[i] is None]
         sources = [i for i in range(active, used) if self._owners[i] is not None]
         self._state.move(self._ids(sources), self._ids(targets))
-        self._cache.move(sources, targets, max(self._counts[i] for i in sources))
+        self._cache.move(sources, targets, int(self._counts_S[sources].max()))
         for source, target in zip(sources, targets, strict=True):
             self._owners[target], self._owners[source] = self._owners[source], None
-            self._counts[target] = self._counts[source]
             self._order[self._order.index(source)] = target
+        for numbers in (self._counts_S, self._prompts_S, self._limits_S):
+            numbers[targets] = numbers[sources]
         self._state.retire(self._ids(sources))
 
     @property
     def _used(self) -> int:
         """Rows up to the last one in use."""
-        return max((i + 1 for i, owner in enumerate(self._owners) if owner is not None), default=0)
+        return max(self._order, default=-1) + 1
 
     # ---- run: some tokens for each row -----------------------------------------------------------------------------
 
@@ -275,7 +278,7 @@ class Generator:
         rows = round_up(self._used, self._rows_step)
         for _ in range(self._check_every):
             self._state.replay((rows, *self._key), partial(self._decode, rows))
-            self._counts = [n + 1 for n in self._counts]
+            self._counts_S += 1
             self._tokens += len(self._order)
 
     @cached_property
@@ -294,7 +297,7 @@ class Generator:
     def _decode(self, rows: int) -> None:
         """Generate one token for each of the first rows."""
         state = self._state
-        with attention_plan(self._cache.decode(rows, max(self._counts[i] for i in self._order))):
+        with attention_plan(self._cache.decode(rows, int(self._counts_S[self._order].max()))):
             hidden_RD = self._backbone(state.token_S[:rows], state.position_S[:rows])
         state.position_S[:rows] += ~state.done_S[:rows]  # the token that is sampled now stands one place further on
         self._sample(slice(0, rows), hidden_RD)
@@ -368,7 +371,7 @@ class StopRule:
             raise UserError("the model's logits are not finite: its weights are broken")
         stopped = int(tokens[-1]) in self.ids
         text = self._decode(tokens[:-1] if stopped else tokens)
-        find = partial(self._find, after=self._protected(tokens))
+        find = partial(self._find, after=self._protected(tokens) if self.texts else 0)
         if not find(text):
             return Completion(tokens, logprobs, text, stopped)
         cut = 1 + bisect_left(range(1, len(tokens)), 1, key=lambda n: len(find(self._decode(tokens[:n]))))

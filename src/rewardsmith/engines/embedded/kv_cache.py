@@ -22,8 +22,8 @@ from rewardsmith.engines.embedded.attention import (
     AttentionPlan,
     PackedAttention,
     consecutive,
-    to_device,
 )
+from rewardsmith.engines.embedded.cards import to_device
 from rewardsmith.engines.embedded.kernels.cache_blocks import store_keys_values
 
 
@@ -37,8 +37,8 @@ class Cache(Protocol):
         """Make room for a prompt that rows share; False if there is too little, or would be less than `spare` left."""
         ...
 
-    def grow(self, row: int, length: int) -> bool:
-        """Let a row have `length` tokens; False if there is too little room."""
+    def grow(self, rows: NDArray[np.int64], lengths: NDArray[np.int64]) -> bool:
+        """Let rows have so many tokens, in this order; False if there is too little room for one of them."""
         ...
 
     def release(self, row: int) -> None:

@@ -39,6 +39,10 @@ class Learner:
         self.zero_grad()
         return OptimizerStep(float(norm), skipped=not finite)
 
+    def missing_gradients(self) -> int:
+        """Return how many numbers the gradient will have that it has not yet."""
+        return sum(p.numel() for p in self._parameters.values() if p.grad is None)
+
     def zero_grad(self) -> None:
         """Drop the gradient that was accumulated so far."""
         for parameter in self._parameters.values():

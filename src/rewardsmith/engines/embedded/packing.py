@@ -10,7 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rewardsmith.engines.embedded.attention import PackedAttention, to_device
+from rewardsmith.engines.embedded.attention import PackedAttention
+from rewardsmith.engines.embedded.cards import to_device
 from rewardsmith.engines.protocol import Row
 
 MAX_PADDING = 4  # attention may see this many times the budget, padding and repeated prompts included

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from rewardsmith.engines.embedded.attention import AttentionLayer
@@ -47,7 +48,7 @@ class RowCache:
         self._tiles = None
         return True
 
-    def grow(self, row: int, length: int) -> bool:
+    def grow(self, rows: NDArray[np.int64], lengths: NDArray[np.int64]) -> bool:
         """Do nothing: there is room for all."""
         return True
 

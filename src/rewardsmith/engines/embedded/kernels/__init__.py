@@ -35,9 +35,13 @@ def jit(kernel: Any) -> Any:
 
 def launch(kernel: Any, grid: tuple[int, ...], x: Tensor, /, *arguments: Any, **constants: Any) -> None:
     """Run a kernel on the GPU of its first argument, which need not be the current one; an empty grid is no work."""
-    if 0 not in grid:
-        with torch.cuda.device_of(x):
-            kernel[grid](x, *arguments, **constants)
+    if 0 in grid:
+        return
+    if not x.is_cuda or x.get_device() == torch.cuda.current_device():  # the context would cost as much as the launch
+        kernel[grid](x, *arguments, **constants)
+        return
+    with torch.cuda.device_of(x):
+        kernel[grid](x, *arguments, **constants)
 
 
 def resident_programs(x: Tensor, tiles: int) -> int:
