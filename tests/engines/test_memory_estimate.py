@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rewardsmith.engines.embedded import architectures, decoder, engine, generate, heads, row_cache
+from rewardsmith.engines.embedded import architectures, decoder, engine, generate, heads, joined_linear, row_cache
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
 from rewardsmith.engines.embedded.kernels import cache_blocks
 from rewardsmith.engines.embedded.tiny import make_tiny
@@ -140,12 +140,24 @@ def test_layers_keep_what_the_formula_says(
     places = sum(len(row.prompt) + len(row.response) - 1 for row in work)  # a prompt is there once for each row
     parts: dict[str, Any] = {
         "add_rms_norm": lambda inputs, outputs: [outputs[1]],
-        "rotate": lambda inputs, outputs: inputs[:2] if inputs[4] is not None else [],
-        "silu_mul": lambda inputs, outputs: inputs,
+        "rotate": lambda inputs, outputs: (
+            [*inputs[:2], *([torch.empty_like(inputs[1])] if lora is None else [])] if inputs[4] is not None else []
+        ),  # queries, keys and values are one product, of which values are kept with the others
         "attend": lambda inputs, out: [inputs[1], out, *(x.new_empty(places, *x.shape[1:]) for x in inputs[2:])],
     }
     for name, kept_by in parts.items():
         monkeypatch.setattr(decoder, name, partial(Kernel.apply, getattr(decoder, name), kept_by))
+    if lora is None:
+        width = model.model.config.intermediate_size
+        mlp = partial(
+            Kernel.apply,
+            decoder.gated_mlp,
+            lambda inputs, _: [inputs[2], inputs[2].new_empty(len(inputs[2]), 2 * width)],
+        )
+        monkeypatch.setattr(decoder, "gated_mlp", mlp)
+    else:
+        gated = partial(Kernel.apply, joined_linear.silu_mul, lambda inputs, _: inputs)
+        monkeypatch.setattr(joined_linear, "silu_mul", gated)
     weights = {p.untyped_storage().data_ptr() for p in model.model.parameters()}
     kept: dict[int, Tensor] = {}
 
@@ -168,9 +180,9 @@ def test_recompute_keeps_the_input_of_each_layer_and_the_rest_of_one() -> None:
     assert shape is not None
     shape = replace(shape, scalar=True)  # without the logits
     more = [activation_bytes(shape, 2, tokens=tokens, recomputed=shape.layers) for tokens in (1000, 2000)]
-    each = 2 * shape.hidden * (shape.layers + 2) + layer_bytes(shape, 2) + 2 * 3 * shape.intermediate
+    each = 2 * shape.hidden * (shape.layers + 2) + layer_bytes(shape, 2) + 2 * 4 * shape.intermediate
     assert more[1] - more[0] == pytest.approx(1000 * each)
-    assert more[1] < activation_bytes(shape, 2, tokens=2000) / 10
+    assert more[1] < activation_bytes(shape, 2, tokens=2000) / 9
 
 
 @pytest.mark.parametrize("targets", ["all-linear", ["q_proj", "v_proj"]])

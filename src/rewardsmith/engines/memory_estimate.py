@@ -227,7 +227,7 @@ def default_tokens(kind: str, hidden: int) -> int:
     """Return the tokens of a pass where `tokens_per_pass` is not set: more for a small model on a GPU."""
     if kind == "cpu":
         return 8_192
-    return 12_288 if hidden >= SMALL_HIDDEN else 24_576
+    return 14_336 if hidden >= SMALL_HIDDEN else 24_576
 
 
 # ---- bytes -----------------------------------------------------------------------------------------------------------
@@ -305,12 +305,13 @@ def activation_bytes(
 
     All layers keep theirs (`layer_bytes`); the first k that are recomputed keep their input of D numbers, or with
     `offload` two of these inputs are on their way. The peak is where the head has the logits of a chunk of tokens, or a
-    layer three gradients of I numbers, when all is kept; or later, when a layer is recomputed:
+    layer three gradients of I numbers and the product of the gated unit, when all is kept; or later, when a layer is
+    recomputed:
 
-        (L - k) layer + k D + max(head, 3 I)   or   k D + layer + 3 I.
+        (L - k) layer + k D + max(head, 4 I)   or   k D + layer + 4 I.
     """
     layer = tokens * layer_bytes(shape, itemsize, spread=spread)
-    passing = 3 * itemsize * shape.intermediate * tokens
+    passing = (3 if shape.adapter or not shape.fused else 4) * itemsize * shape.intermediate * tokens
     if shape.adapter and itemsize < 4:
         passing += 2 * shape.intermediate * tokens  # one of the three is of an adapter, in float32
     if shape.int8:
@@ -334,24 +335,27 @@ def recomputed_layers(shape: ModelShape, itemsize: int, free: float, **a_pass: A
 def layer_bytes(shape: ModelShape, itemsize: int, *, spread: float = 1.0) -> float:
     """Return what one layer keeps of a token for the backward pass.
 
-    The inputs of its two norms and of its linear layers, the two factors of the gated unit, and queries, keys, values
-    and output of attention:
+    The inputs of its two norms and of its linear layers but the last, the two factors of the gated unit, and queries,
+    keys, values and output of attention:
 
-        b (4 D + 3 I + 2 H d + s 2 K d),
+        b (4 D + 2 I + 2 H d + s 2 K d),
 
     where keys and values have s times the tokens (`spread`), since a shared prompt is repeated. Norms of queries and
-    keys keep their inputs too, (H + K) d; layers of transformers keep silu(gate), I more. In float32 there is no kernel
-    for rows of any length, and all of attention has s times the tokens. Under an adapter the layers are frozen and keep
-    nothing, but each adapter keeps its input in float32.
+    keys keep the product that their inputs are parts of, (H + 2 K) d. Layers of transformers keep the product of the
+    gated unit and silu(gate) too, 2 I more. In float32 there is no kernel for rows of any length, and all of attention
+    has s times the tokens. Under an adapter the layers are frozen and keep nothing, but each adapter keeps its input in
+    float32; products stay apart.
     """
     queries, keys = shape.heads * shape.head_width, shape.kv_heads * shape.head_width
     numbers = 2 * queries + spread * 2 * keys if itemsize < 4 else queries + spread * 2 * (queries + keys)
-    numbers += queries + keys if shape.qk_norm else 0
+    if shape.qk_norm:
+        numbers += queries + (1 if shape.adapter or not shape.fused else 2) * keys
     numbers += 0 if shape.fused else shape.intermediate
     if shape.adapter and itemsize < 4:
         numbers += 2 * shape.hidden + 2 * shape.intermediate
         return itemsize * numbers + 4 * (5 * shape.hidden + queries + shape.intermediate)
-    return itemsize * (numbers + 4 * shape.hidden + 3 * shape.intermediate)
+    kept = 2 if shape.fused and itemsize < 4 else 3
+    return itemsize * (numbers + 4 * shape.hidden + kept * shape.intermediate)
 
 
 def _head_bytes(shape: ModelShape, itemsize: int, responses: int, kind: str) -> int:

@@ -79,7 +79,7 @@ class ModelSettings(Settings):
     tokens_per_pass: int | None = Field(
         default=None,
         ge=1,
-        description="tokens of one pass when learning; not set: 8192 on a CPU, 12288 on a GPU, 24576 there for small models",
+        description="tokens of one pass when learning; not set: 8192 on a CPU, 14336 on a GPU (small models: 24576)",
     )
     recompute: bool | Literal["auto", "offload"] = Field(
         default="auto",

@@ -63,7 +63,7 @@ class LearningModel:
     trainings: float = 0.0  # passes with one
     updates: int = 0  # optimizer steps
     recompute: bool = False
-    tokens_per_pass: int = 12_288
+    tokens_per_pass: int = 14_336
     process: bool = False  # learns in a part of its own, before the policy
 
 

@@ -16,15 +16,12 @@ Other architectures run in their own code, with our attention function (see `arc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-import torch
-from torch import Tensor, nn
-from torch.nn.functional import linear
+from torch import Tensor
 
 from rewardsmith.engines.embedded.attention import AttentionLayer, attend
-from rewardsmith.engines.embedded.kernels.gated import silu_mul
+from rewardsmith.engines.embedded.joined_linear import JoinedLinear, gated_mlp
 from rewardsmith.engines.embedded.kernels.norms import add_rms_norm
 from rewardsmith.engines.embedded.kernels.rotary import rotate
 from rewardsmith.engines.embedded.recompute import recomputes, run_layer
@@ -93,7 +90,7 @@ class DecoderLayer:
         out_NHD = attend(self._place, q_NHD, k_NKD, v_NKD)
         added_ND = attention.o_proj(out_NHD.flatten(1))
         hidden_ND, residual_ND = add_rms_norm(residual_ND, added_ND, *_norm(self._layer.post_attention_layernorm))
-        return residual_ND, mlp.down_proj(silu_mul(*self._gate_up(hidden_ND)))
+        return residual_ND, gated_mlp(self._gate_up, mlp.down_proj, hidden_ND)
 
     def join(self) -> None:
         """Join weights with the same input."""
@@ -104,47 +101,6 @@ class DecoderLayer:
         """Hold no joined weights."""
         self._qkv.release()
         self._gate_up.release()
-
-
-class JoinedLinear:
-    """Linear layers with the same input: one matrix product where tokens are generated.
-
-    Their weights become parts of one tensor, so nothing is held twice. They stay apart where one has an adapter, and
-    where log-probabilities are computed: those are the same to the last bit with gradients and without.
-    """
-
-    def __init__(self, parent: Any, names: Sequence[str]) -> None:
-        self._parent, self._names = parent, names
-        self._weight: Tensor | None = None
-        self._bias: Tensor | None = None
-
-    def release(self) -> None:
-        """Hold no joined weights: the layers have their parts."""
-        self._weight = self._bias = None
-
-    def join(self) -> None:
-        """Lay the weights one after the other; again if they have moved."""
-        layers = [getattr(self._parent, name) for name in self._names]
-        self.release()
-        if all(type(layer) is nn.Linear for layer in layers):
-            self._weight = _joined([layer.weight for layer in layers])
-            if layers[0].bias is not None:
-                self._bias = _joined([layer.bias for layer in layers])
-
-    def __call__(self, x_ND: Tensor) -> Sequence[Tensor]:
-        """Return the outputs of the layers."""
-        layers = [getattr(self._parent, name) for name in self._names]
-        if self._weight is None or not torch.is_inference_mode_enabled():
-            return [layer(x_ND) for layer in layers]
-        return torch.split(linear(x_ND, self._weight, self._bias), [layer.out_features for layer in layers], -1)
-
-
-def _joined(parameters: Sequence[Tensor]) -> Tensor:
-    """Make parameters the parts of one tensor, and return it."""
-    whole = torch.cat([parameter.data for parameter in parameters])
-    for parameter, part in zip(parameters, torch.split(whole, [len(p) for p in parameters]), strict=True):
-        parameter.data = part
-    return whole
 
 
 def _norm(module: Any) -> tuple[Tensor, float]:

@@ -1,6 +1,6 @@
 """Checks and times the kernels of the embedded engine beside their torch twins, in the shapes of two models.
 
-    python benchmarks/kernels.py [--tokens 16384] [--dtype float32] [--only norm] [--device cpu]
+    python benchmarks/kernel_times.py [--tokens 16384] [--dtype float32] [--only norm] [--device cpu]
 
 Errors are relative to the largest value of the twin's result in float32, over results and gradients. GB/s counts the
 tensors that must be read and written once; an H200 moves 4,800. On a CPU the kernel is the twin. The tests
