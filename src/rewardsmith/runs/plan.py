@@ -53,7 +53,12 @@ class PlanJob(Job):
         default=None, gt=0, le=1, description="share of the peak flops when learning; not set: by the size of the model"
     )
     prefill_mfu: float = Field(default=0.5, gt=0, le=1, description="share of the peak flops when reading")
-    bandwidth_use: float = Field(default=0.6, gt=0, le=1, description="share of the memory bandwidth when writing")
+    bandwidth_use: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="share of the memory bandwidth when writing; not set: 0.8, of a server 0.6",
+    )
     network_use: float = Field(default=0.6, gt=0, le=1, description="share of links and network between GPUs")
     judge_size: float | None = Field(default=None, gt=0, description="billions of parameters of a served judge")
     judge_requests: float | None = Field(default=None, ge=0, description="requests to a judge for each answer")

@@ -145,9 +145,10 @@ class WorkloadBuilder:
             other_seconds=self._take("other_seconds", _other(figures) if figures else None, 1.0 if cluster else 0.05),
         )
         judges = tuple(self._judges(load))
-        size = 0.35 if flags.gpu == "cpu" else mfu_of_size(load.policy.parameters)
+        size = 0.35 if flags.gpu == "cpu" else mfu_of_size(load.policy.parameters, cluster=cluster)
         self.assumptions.take("learn_mfu", flags.learn_mfu, None, size, "")
-        for name in ("prefill_mfu", "bandwidth_use", "network_use", *["sync_seconds"] * cluster):
+        self.assumptions.take("bandwidth_use", flags.bandwidth_use, None, 0.6 if cluster else 0.8, "")
+        for name in ("prefill_mfu", "network_use", *["sync_seconds"] * cluster):
             given = getattr(flags, name) if name in flags.model_fields_set else None
             self.assumptions.take(name, given, None, getattr(flags, name), "")
         return replace(load, judges=judges, rule_seconds=0.0 if judges else figures.get("rule_seconds", 0.0))

@@ -44,11 +44,11 @@ class Speeds:
     gpu: Accelerator
     learn_mfu: float | None = None  # share of the peak flops in passes that learn; None: `mfu_of_size`
     prefill_mfu: float = 0.5  # in passes that only read
-    bandwidth_use: float = 0.6  # share of the bandwidth in decoding
+    bandwidth_use: float | None = None  # share of the bandwidth in decoding; None: 0.8 in one process, 0.6 of a server
     network_use: float = 0.6  # share of links and network in collectives
     layer_overhead: float = 30e-6  # seconds of a layer in a decoding step, however small the batch
     pass_overhead: float = 400e-6  # seconds of a layer in a pass that learns, however few the tokens
-    row_overhead: float = 0.4e-6  # seconds of a row in a layer of a decoding step in one process: small kernels
+    row_overhead: float = 0.05e-6  # seconds of a row in a layer of a decoding step in one process: small kernels
     server_overhead: float = 40e-6  # seconds of a row in a decoding step of a server, with log-probabilities
     judge_overhead: float = 15e-6  # the same without log-probabilities
 
@@ -145,24 +145,37 @@ def step_time(load: Workload, speeds: Speeds) -> StepTime:
     return StepTime(writing, judging, process, learning, sync_seconds(load, speeds), load.other_seconds)
 
 
-def mfu_of_size(parameters: float) -> float:
-    """Return the share of the peak flops that learning reaches, 0.42 (P + 0.1) / (P + 0.7) with P in billions.
+def mfu_of_size(parameters: float, *, cluster: bool = False) -> float:
+    """Return the share of the peak flops that learning reaches, 0.55 P / (P + 0.17) with P in billions.
 
-    Fitted to 12, 21 and 36 % for 0.135B, 0.6B and 1.7B on an H200: small models spend their time on small kernels.
+    Fitted to 24, 43 and 51 % for 0.135B, 0.6B and 1.7B on an H200: small models wait for the host. Below 20M parameters
+    nothing was measured, and it stays at 5 %. On a cluster 0.42 (P + 0.1) / (P + 0.7), which was our engine's before it
+    had kernels of its own; verl's workers have not.
     """
     billions = parameters / 1e9
-    return 0.42 * (billions + 0.1) / (billions + 0.7)
+    if cluster:
+        return 0.42 * (billions + 0.1) / (billions + 0.7)
+    return max(0.05, 0.55 * billions / (billions + 0.17))
 
 
 def decode_seconds(
-    shape: ModelShape, speeds: Speeds, *, rows: float, context: float, gpus: int, itemsize: int, each: float
+    shape: ModelShape,
+    speeds: Speeds,
+    *,
+    rows: float,
+    context: float,
+    gpus: int,
+    itemsize: int,
+    each: float,
+    is_server: bool = True,
 ) -> float:
     """Return the seconds of one decoding step: (P b + rows · context · KV) / bandwidth, or 2 P rows / flops.
 
     `each` is what every row costs besides.
     """
     read = shape.parameters * itemsize + rows * context * kv_token_bytes(shape, itemsize)
-    moving = read / (gpus * speeds.gpu.bandwidth * speeds.bandwidth_use)
+    use = speeds.bandwidth_use or (0.6 if is_server else 0.8)
+    moving = read / (gpus * speeds.gpu.bandwidth * use)
     computing = 2 * shape.matrices * rows / (gpus * speeds.gpu.flops * speeds.prefill_mfu)
     return max(moving, computing) + shape.layers * speeds.layer_overhead * (2 if gpus > 1 else 1) + rows * each
 
@@ -191,8 +204,15 @@ def writing_seconds(load: Workload, speeds: Speeds) -> float:
     steps = tokens / concurrent_rows(load, speeds) + max(0.0, load.longest_tokens - load.answer_tokens)
     context = load.prompt_tokens + load.answer_tokens / 2
     each = speeds.server_overhead if load.cluster else load.policy.layers * speeds.row_overhead
-    options = {"gpus": load.tensor_parallel, "itemsize": load.itemsize}
-    one = decode_seconds(load.policy, speeds, rows=tokens / steps, context=context, each=each, **options)
+    one = decode_seconds(
+        *(load.policy, speeds),
+        rows=tokens / steps,
+        context=context,
+        gpus=load.tensor_parallel,
+        itemsize=load.itemsize,
+        each=each,
+        is_server=load.cluster,
+    )
     prompts = load.groups * load.written * load.prompt_tokens / load.gpus
     prefill = 2 * load.policy.matrices * prompts / (speeds.gpu.flops * speeds.prefill_mfu)
     return steps * one + prefill
@@ -219,7 +239,7 @@ def learning_seconds(load: Workload, model: LearningModel, speeds: Speeds) -> fl
 
     per_pass = max(1, round(model.updates / max(1.0, model.trainings)))
     reading = model.forwards * seconds(1, 1, 1, speeds.prefill_mfu)
-    mfu = speeds.learn_mfu or mfu_of_size(shape.parameters)
+    mfu = speeds.learn_mfu or mfu_of_size(shape.parameters, cluster=load.cluster)
     training = model.trainings * seconds(4 if model.recompute else 3, 4, per_pass, mfu)
     states = model.updates * 30 * shape.trained / load.gpus / speeds.gpu.bandwidth
     return reading + training + states
