@@ -59,13 +59,13 @@ def test_weights_that_were_joined_are_held_by_the_model_alone_until_the_next_pas
     decoder = engine._decoder
     assert decoder is not None
     first = tokens_of(answer(engine, ["1+2"], Sampling(max_tokens=5)))
-    assert decoder._layers[0]._qkv._weight is not None
+    assert decoder._layers[0]._qkv.weight is not None
     decoder.release()
     assert all(part._weight is None for layer in decoder._layers for part in (layer._qkv, layer._gate_up))
     with torch.no_grad():
         for parameter in engine.model.parameters():
             parameter.data = parameter.data.clone()  # as `wake` does
     assert tokens_of(answer(engine, ["1+2"], Sampling(max_tokens=5))) == first
-    joined = decoder._layers[0]._qkv._weight
+    joined = decoder._layers[0]._qkv.weight
     assert joined is not None
     assert joined.data_ptr() == engine.model.model.layers[0].self_attn.q_proj.weight.data_ptr()
