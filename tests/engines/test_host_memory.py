@@ -61,7 +61,7 @@ def test_weights_that_were_joined_are_held_by_the_model_alone_until_the_next_pas
     first = tokens_of(answer(engine, ["1+2"], Sampling(max_tokens=5)))
     assert decoder._layers[0]._qkv.weight is not None
     decoder.release()
-    assert all(part._weight is None for layer in decoder._layers for part in (layer._qkv, layer._gate_up))
+    assert all(part.weight is None for layer in decoder._layers for part in (layer._qkv, layer._gate_up))
     with torch.no_grad():
         for parameter in engine.model.parameters():
             parameter.data = parameter.data.clone()  # as `wake` does
