@@ -59,6 +59,7 @@ def main() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
     questions = itertools.count(1)
+    dies_at = 0 if os.path.exists(arguments.mark) else arguments.dies_at
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -77,7 +78,9 @@ def main() -> None:
             if self.path.startswith(("/sleep", "/wake_up")):
                 print(self.path, flush=True)
                 return self.answer({})
-            if next(questions) == arguments.dies_at and not os.path.exists(arguments.mark):
+            if dies_at and (number := next(questions)) >= dies_at:
+                if number > dies_at:
+                    time.sleep(60)  # nobody after it is answered, however late this process is killed
                 with open(arguments.mark, "w", encoding="ascii"):
                     os.kill(os.getpid(), signal.SIGKILL)
             words = str(body["messages"][-1]["content"]).split()
