@@ -103,6 +103,7 @@ def test_greedy_takes_the_first_of_the_likeliest(place: Place) -> None:
     torch.testing.assert_close(logprobs_R.double(), exact_R, atol=1e-5, rtol=0)
 
 
+@pytest.mark.skipif(INTERPRETED, reason="the interpreter's argmax refuses NaN from Triton 3.7 on")
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, in the interpreter
 @pytest.mark.parametrize(("temperature", "top_p"), [(0, 1.0), (1.0, 1.0), (1.0, 0.9)])
 def test_broken_logits_are_reported(place: Place, temperature: float, top_p: float) -> None:

@@ -228,9 +228,10 @@ def _attention_merge(
     """Combine the partial results of a row and head: out = Σ exp(lse_s) · partial_s / Σ exp(lse_s)."""
     place = tl.program_id(0).to(tl.int64)
     slot, e = tl.arange(0, SLOTS), tl.arange(0, EP)
-    written = slot < splits
+    count = splits
     if HAS_PREFIX:
-        written = (slot < slots) & (written | (tl.load(shared + place // HEADS) > 0))
+        count = tl.where(tl.load(shared + place // HEADS) > 0, slots, splits)
+    written = slot < count
     at = slot.to(tl.int64) * rows * HEADS + place
     weight = tl.load(lse + at, mask=written, other=float("-inf"))
     weight = tl.exp2(weight - tl.max(weight, 0))
