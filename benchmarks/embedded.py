@@ -1,10 +1,10 @@
-"""Times policy steps of the embedded engine beside other systems: same model, same workload, same run.
+"""Times policy steps of the embedded engine and of other systems: same model, same workload, same run.
 
     make bench-embedded     # or: python benchmarks/embedded.py [--device cuda] [--shape qwen3-0.6b] [--new-tokens 256]
     python benchmarks/embedded.py --device cuda --peer trl vllm trl-vllm=/path/to/its/python unsloth
 
 Builds a model with random weights, runs each side in a process of its own with its own Python, and prints the medians;
-the ratio beside a peer's figure is above 1 where rewardsmith is faster or needs less memory. The sides take turns,
+the ratio after a peer's figure is above 1 where rewardsmith is faster or needs less memory. The sides take turns,
 `--rounds` times, so that all meet the same state of the machine. `workload.py` defines what is asked and what each
 figure means; `our_side.py`, `trl_side.py` and `vllm_side.py` are the sides.
 
@@ -221,7 +221,7 @@ HEADINGS = (
 
 
 def cell(value: float | None, ours: float | None = None, *, less: bool = True) -> str:
-    """Write a figure, and beside a peer's how many times better ours is."""
+    """Write a figure, and after a peer's how many times better ours is."""
     if value is None:
         return ""
     text = f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"

@@ -1,4 +1,4 @@
-"""Checks and times the product with 8-bit weights: the kernel, its twin, and bfloat16 weights beside them.
+"""Checks and times the product with 8-bit weights: the kernel, its twin, and bfloat16 weights.
 
     python benchmarks/int8.py     # on a machine with a GPU
 

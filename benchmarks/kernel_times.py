@@ -1,4 +1,4 @@
-"""Checks and times the kernels of the embedded engine beside their torch twins, in the shapes of two models.
+"""Checks and times the kernels of the embedded engine against their torch twins, in the shapes of two models.
 
     python benchmarks/kernel_times.py [--tokens 16384] [--dtype float32] [--only norm] [--device cpu]
 

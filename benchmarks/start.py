@@ -1,4 +1,4 @@
-"""Times `rewardsmith run` from the start of its process to the first token, beside transformers' own `generate`.
+"""Times `rewardsmith run` from the start of its process to the first token, and transformers' own `generate`.
 
     python benchmarks/start.py [--device cuda] [--shape qwen3-0.6b] [--rounds 3]
 

@@ -15,7 +15,7 @@ STEPS = st.lists(st.tuples(st.integers(1, 6), st.integers(1, 14), st.integers(0,
 @given(STEPS, st.integers(2, 5))
 def test_rows_of_a_tile_share_their_first_blocks(steps: list[tuple[int, int, int]], width: int) -> None:
     state = DecodeState(ROWS, 8, torch.device("cpu"), blocks=8, tile_rows=width)
-    table = BlockTable(state, 200, TOKENS)
+    table = BlockTable(state, 200, TOKENS, shares_prompts=True)
     prompts: dict[int, int] = {}  # of the rows in use
     for number, (count, length, leaving) in enumerate(steps):
         free = [row for row in range(ROWS) if row not in prompts][:count]

@@ -32,8 +32,9 @@ class BlockTable:
     Block 0 belongs to no row: what free rows write goes there.
     """
 
-    def __init__(self, state: DecodeState, blocks: int, tokens: int) -> None:
+    def __init__(self, state: DecodeState, blocks: int, tokens: int, *, shares_prompts: bool) -> None:
         self._state = state
+        self.variant = shares_prompts
         self._tokens = tokens
         self._blocks_SM = np.zeros(state.table_SM.shape, dtype=np.int32)
         self._shared_S = np.zeros(state.rows, dtype=np.int32)  # blocks that were admitted for several rows
@@ -90,10 +91,11 @@ class BlockTable:
     def upload(self) -> None:
         """Copy the table to the device if it has changed."""
         if self._changed:
-            members_Pn, shared_S = self.tiles()
             self._state.table_SM.copy_(torch.from_numpy(self._blocks_SM))
-            self._state.members_Pn.copy_(torch.from_numpy(members_Pn))
-            self._state.shared_S.copy_(torch.from_numpy(shared_S))
+            if self.variant:
+                members_Pn, shared_S = self.tiles()
+                self._state.members_Pn.copy_(torch.from_numpy(members_Pn))
+                self._state.shared_S.copy_(torch.from_numpy(shared_S))
             self._changed = False
 
     def tiles(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
@@ -131,9 +133,8 @@ class BlockCache(BlockTable):
     is_limited = True
 
     def __init__(self, state: DecodeState, blocks: int, *, shares_prompts: bool) -> None:
-        super().__init__(state, blocks, cache_blocks.BLOCK_TOKENS)
+        super().__init__(state, blocks, cache_blocks.BLOCK_TOKENS, shares_prompts=shares_prompts)
         assert state.places is not None
-        self.variant = shares_prompts
         self._cache = PlacedCache(blocks, cache_blocks.BLOCK_TOKENS, state.places)
 
     def prefill(self, prompts: Sequence[tuple[Sequence[int], int]]) -> PrefillAttention:
