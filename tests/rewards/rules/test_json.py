@@ -147,7 +147,6 @@ COSTLY: dict[str, tuple[dict[str, Any], str, float]] = {
 }
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # the limit may hit a callback of gc
 @pytest.mark.parametrize(("schema", "text", "expected"), COSTLY.values(), ids=COSTLY.keys())
 def test_answers_of_any_cost_get_a_value(
     schema: dict[str, Any], text: str, expected: float, monkeypatch: pytest.MonkeyPatch

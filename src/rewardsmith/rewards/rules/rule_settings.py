@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -88,10 +89,19 @@ def processor_limit(seconds: float = SECONDS) -> Iterator[None]:
     def stop(number: int, frame: FrameType | None) -> None:
         raise TooSlowError
 
-    before = signal.signal(signal.SIGVTALRM, stop)
-    signal.setitimer(signal.ITIMER_VIRTUAL, seconds, 0.1)  # again and again: an exception may be lost in a destructor
+    def lost(error: sys.UnraisableHookArgs) -> None:
+        if error.exc_type is not TooSlowError:
+            report(error)
+
+    # An exception that is raised in a destructor is lost, so the timer rings again and again.
+    before, report, sys.unraisablehook = signal.signal(signal.SIGVTALRM, stop), sys.unraisablehook, lost
     try:
-        yield
+        signal.setitimer(signal.ITIMER_VIRTUAL, seconds, 0.1)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
     finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)  # the last ring may have come in the line above
         signal.signal(signal.SIGVTALRM, before)
+        sys.unraisablehook = report
