@@ -1,9 +1,9 @@
-"""Checks and times the kernels of the embedded engine against their torch twins, in the shapes of two models.
+"""Checks and times the kernels of the embedded engine against their torch versions, in the shapes of two models.
 
     python benchmarks/kernel_times.py [--tokens 16384] [--dtype float32] [--only norm] [--device cpu]
 
-Errors are relative to the largest value of the twin's result in float32, over results and gradients. GB/s counts the
-tensors that must be read and written once; an H200 moves 4,800. On a CPU the kernel is the twin. The tests
+Errors are relative to the largest value of torch's result in float32, over results and gradients. GB/s counts the
+tensors that must be read and written once; an H200 moves 4,800. On a CPU the torch version runs. The tests
 (`pytest tests/kernels`) check odd sizes. A kernel is a row of `CASES`. Decoding has 512 rows.
 """
 
@@ -22,20 +22,20 @@ from rich.table import Table
 from torch import Tensor
 
 from rewardsmith.engines.embedded.heads import Head
-from rewardsmith.engines.embedded.kernels.block_attention import block_attention, block_attention_twin
-from rewardsmith.engines.embedded.kernels.cache_blocks import BLOCK_TOKENS, store_keys_values, store_keys_values_twin
-from rewardsmith.engines.embedded.kernels.gated import silu_mul, silu_mul_twin
+from rewardsmith.engines.embedded.kernels.block_attention import block_attention, block_attention_torch
+from rewardsmith.engines.embedded.kernels.cache_blocks import BLOCK_TOKENS, store_keys_values, store_keys_values_torch
+from rewardsmith.engines.embedded.kernels.gated import silu_mul, silu_mul_torch
 from rewardsmith.engines.embedded.kernels.logprobs import (
     LogitScale,
     logits_gradient,
-    logits_gradient_twin,
+    logits_gradient_torch,
     measure,
-    measure_twin,
+    measure_torch,
 )
-from rewardsmith.engines.embedded.kernels.norms import add_rms_norm, add_rms_norm_twin
-from rewardsmith.engines.embedded.kernels.nucleus import nucleus_floor, nucleus_floor_twin
-from rewardsmith.engines.embedded.kernels.rotary import rotate, rotate_twin
-from rewardsmith.engines.embedded.kernels.sample_tokens import sample_tokens, sample_tokens_twin
+from rewardsmith.engines.embedded.kernels.norms import add_rms_norm, add_rms_norm_torch
+from rewardsmith.engines.embedded.kernels.nucleus import nucleus_floor, nucleus_floor_torch
+from rewardsmith.engines.embedded.kernels.rotary import rotate, rotate_torch
+from rewardsmith.engines.embedded.kernels.sample_tokens import sample_tokens, sample_tokens_torch
 
 Function = Callable[..., Any]
 GROUP = 8  # rows that share a prompt
@@ -63,11 +63,11 @@ MODELS = [
 
 @dataclass(frozen=True)
 class Case:
-    """A kernel and its twin, called with the same tensors; the gradients are those of the tensors that require one."""
+    """A kernel and its torch version, called with the same tensors; gradients are those of tensors that require one."""
 
     name: str
     ours: Function
-    twin: Function | None
+    reference: Function | None
     inputs: Sequence[Any]
     forward: float  # bytes, or floating-point operations, that one pass needs
     backward: float = 0.0  # 0: there is none
@@ -102,7 +102,7 @@ def norm_case(model: Model, make: Maker) -> Case:
     return Case(
         "add_rms_norm",
         partial(_with_eps, add_rms_norm),
-        partial(_with_eps, add_rms_norm_twin),
+        partial(_with_eps, add_rms_norm_torch),
         inputs,
         4 * row,
         4 * row,
@@ -119,14 +119,14 @@ def rotary_case(model: Model, make: Maker) -> Case:
     inputs = [q, k, turns.cos().to(make.dtype), turns.sin().to(make.dtype), *norms]
     row = make.tokens * (model.heads + model.kv_heads) * model.head * make.itemsize
     back = (3 if model.head_norms else 2) * row
-    return Case("rotate", partial(_with_eps, rotate), partial(_with_eps, rotate_twin), inputs, 2 * row, back)
+    return Case("rotate", partial(_with_eps, rotate), partial(_with_eps, rotate_torch), inputs, 2 * row, back)
 
 
 def gated_case(model: Model, make: Maker) -> Case:
     """The gated unit."""
     inputs = [make.leaf(make.tokens, model.mlp) for _ in range(2)]
     row = make.tokens * model.mlp * make.itemsize
-    return Case("silu_mul", silu_mul, silu_mul_twin, inputs, 3 * row, 5 * row)
+    return Case("silu_mul", silu_mul, silu_mul_torch, inputs, 3 * row, 5 * row)
 
 
 def logprob_cases(model: Model, make: Maker) -> Iterator[Case]:
@@ -141,7 +141,7 @@ def logprob_cases(model: Model, make: Maker) -> Iterator[Case]:
 
     for entropy in (False, True):
         name = "measure, entropy" if entropy else "measure"
-        yield Case(name, partial(found, measure, entropy), partial(found, measure_twin, entropy), [logits_NV], row)
+        yield Case(name, partial(found, measure, entropy), partial(found, measure_torch, entropy), [logits_NV], row)
     numbers = measure(logits_NV.clone(), targets_N, LogitScale(), entropy=True)
 
     def gradient(function: Function, logits_NV: Tensor) -> Any:
@@ -151,7 +151,7 @@ def logprob_cases(model: Model, make: Maker) -> Iterator[Case]:
     yield Case(
         "logits_gradient",
         partial(gradient, logits_gradient),
-        partial(gradient, logits_gradient_twin),
+        partial(gradient, logits_gradient_torch),
         [logits_NV],
         2 * row,
     )
@@ -193,7 +193,7 @@ def attention_cases(model: Model, make: Maker) -> Iterator[Case]:
             yield Case(
                 f"attention, {length:,}" + (f", {prompt:,} shared{name}" if prompt else ""),
                 partial(attend, block_attention, rows, options),
-                partial(attend, block_attention_twin, rows, {}) if length <= 2048 else None,
+                partial(attend, block_attention_torch, rows, {}) if length <= 2048 else None,
                 inputs,
                 2 * tokens * model.kv_heads * model.head * make.itemsize,
             )
@@ -210,8 +210,8 @@ def store_case(model: Model, make: Maker) -> Case:
     inputs = [make.plain(make.rows, model.kv_heads, model.head) for _ in range(2)]
     cache = [torch.zeros(2 * make.rows, model.kv_heads, BLOCK_TOKENS, model.head).to(inputs[0]) for _ in range(2)]
     work = 4 * inputs[0].numel() * make.itemsize
-    twin = partial(store, store_keys_values_twin)
-    return Case("store_keys_values", partial(store, store_keys_values), twin, [*inputs, *cache], work)
+    reference = partial(store, store_keys_values_torch)
+    return Case("store_keys_values", partial(store, store_keys_values), reference, [*inputs, *cache], work)
 
 
 def sampling_cases(model: Model, make: Maker) -> Iterator[Case]:
@@ -224,13 +224,13 @@ def sampling_cases(model: Model, make: Maker) -> Iterator[Case]:
         return function(logits_RV, uniforms_R, temperature)[1].mean()
 
     for name, temperature in (("greedy", 0.0), ("sampled", 0.9)):
-        ours, twin = (partial(draw, function, temperature) for function in (sample_tokens, sample_tokens_twin))
-        yield Case(f"sample_tokens, {name}", ours, twin, [logits_RV], work)
+        ours, reference = (partial(draw, function, temperature) for function in (sample_tokens, sample_tokens_torch))
+        yield Case(f"sample_tokens, {name}", ours, reference, [logits_RV], work)
 
     def floor(function: Function, logits_RV: Tensor) -> Tensor:
         return function(logits_RV, 0.9, 0.95)
 
-    yield Case("nucleus_floor", partial(floor, nucleus_floor), partial(floor, nucleus_floor_twin), [logits_RV], work)
+    yield Case("nucleus_floor", partial(floor, nucleus_floor), partial(floor, nucleus_floor_torch), [logits_RV], work)
 
 
 CASES: list[Callable[[Model, Maker], Case | Iterator[Case]]] = [
@@ -274,8 +274,8 @@ def error(case: Case, function: Function) -> float:
         found = (*outputs(function, inputs), *(gradient(function, inputs)() if case.backward else ()))
         return tuple(x.detach() for x in found)
 
-    assert case.twin is not None
-    pairs = zip(results(function, None), results(case.twin, torch.float32), strict=True)
+    assert case.reference is not None
+    pairs = zip(results(function, None), results(case.reference, torch.float32), strict=True)
     return max(float((a.float() - b).abs().max() / b.abs().max().clamp(min=1e-9)) for a, b in pairs)
 
 
@@ -293,8 +293,8 @@ def seconds(call: Callable[[], Any], device: str) -> float:
 
 def rows(case: Case, device: str) -> Iterator[list[str]]:
     """Check and time one case: a row for each pass."""
-    twin = case.twin
-    errors = ["", ""] if twin is None else [f"{error(case, f):.1e}" for f in (case.ours, twin)]
+    reference = case.reference
+    errors = ["", ""] if reference is None else [f"{error(case, f):.1e}" for f in (case.ours, reference)]
     for label, work in (("forward", case.forward), ("backward", case.backward)):
         if work:
 
@@ -303,7 +303,7 @@ def rows(case: Case, device: str) -> Iterator[list[str]]:
                 return seconds(call, device)
 
             ours = timed(case.ours)
-            theirs = None if twin is None else timed(twin)
+            theirs = None if reference is None else timed(reference)
             speed = work / ours / (1e9 if case.unit == "GB/s" else 1e12)
             times = [f"{ours * 1e6:,.0f}", "" if theirs is None else f"{theirs * 1e6:,.0f}"]
             ratio = "" if theirs is None else f"{theirs / ours:.1f}x"
@@ -328,7 +328,7 @@ def main() -> None:
     make = Maker(arguments.tokens, getattr(torch, arguments.dtype), arguments.device)
     for model in MODELS:
         table = Table(title=f"{model.name}, {arguments.tokens:,} tokens, {arguments.dtype}, {arguments.device}")
-        for column in ("kernel", "µs", "twin µs", "speedup", "speed", "error", "twin's error"):
+        for column in ("kernel", "µs", "torch µs", "speedup", "speed", "error", "torch's error"):
             table.add_column(column, justify="left" if column == "kernel" else "right")
         for build in CASES:
             if arguments.only in build.__name__:

@@ -129,8 +129,8 @@ def test_what_is_published_is_the_model_that_was_trained(tmp_path: Path) -> None
     merged = EmbeddedEngine.open(ModelSettings(init=str(tmp_path), device="cpu"))
     assert all(p.dtype == torch.float32 for p in merged.model.parameters())
     torch.testing.assert_close(merged.logprobs(ROWS), engine.logprobs(ROWS), atol=1e-5, rtol=1e-5)
-    twin = engine.copy(name="twin")
-    torch.testing.assert_close(twin.logprobs(ROWS), engine.logprobs(ROWS), atol=1e-5, rtol=1e-5)
+    copy = engine.copy(name="copy")
+    torch.testing.assert_close(copy.logprobs(ROWS), engine.logprobs(ROWS), atol=1e-5, rtol=1e-5)
     assert any(isinstance(module, Int8Linear) for module in engine.model.modules())  # it stays as it was
     again = open_engine(lora={"init": str(tmp_path / "adapter")})
     assert torch.equal(again.logprobs(ROWS), engine.logprobs(ROWS))

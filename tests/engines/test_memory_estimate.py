@@ -112,7 +112,6 @@ def test_the_constants_are_those_of_the_engine() -> None:
     assert (generate.ROWS_STEP["cpu"], row_cache.LENGTH_STEP) == (ROWS_STEP, LENGTH_STEP)
     assert (BLOCK_TOKENS, PREFILL_TOKENS) == (cache_blocks.BLOCK_TOKENS, generate.PREFILL_TOKENS)
     assert (CHUNK_LOGITS, memory.KV_SHARE) == (heads.CHUNK_ELEMENTS, engine.CACHE_SHARE)
-    assert memory.ROWS == engine.MAX_ROWS
 
 
 class Kernel(torch.autograd.Function):

@@ -1,4 +1,4 @@
-"""The same tests three ways: the twins on a CPU; the kernels on a GPU; the kernels on a CPU, in Triton's interpreter.
+"""The same tests three ways: torch on a CPU; the kernels on a GPU; the kernels on a CPU, in Triton's interpreter.
 
 Triton chooses between compiler and interpreter when it is imported. So `test_interpreter.py` runs this folder once more
 in a process of its own, with TRITON_INTERPRET=1; there the tensors of a CPU go to the kernels.

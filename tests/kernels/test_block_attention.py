@@ -104,12 +104,12 @@ def attend(case: Case, **options: Any) -> Tensor:
 
 
 def assert_right(found: Tensor, case: Case, **options: Any) -> None:
-    bound = 2e-5 if found.dtype == torch.float32 else 2e-2 if found.is_cuda else 6e-2  # the twin rounds the scores too
+    bound = 2e-5 if found.dtype == torch.float32 else 2e-2 if found.is_cuda else 6e-2  # torch rounds the scores too
     torch.testing.assert_close(found.double(), expected(case, **options), atol=bound, rtol=0)
 
 
 def without_nan(case: Case) -> Case:
-    """The twin adds -inf to the scores of what is not seen; NaN times 0 would be NaN."""
+    """The torch version adds -inf to the scores of what is not seen; NaN times 0 would be NaN."""
     for cache in (case.keys, case.values):
         if not (INTERPRETED or cache.is_cuda):
             cache.nan_to_num_()

@@ -12,7 +12,7 @@ import torch
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the kernels run on the GPU")
 @pytest.mark.skipif(find_spec("triton") is None, reason="needs triton")
-def test_the_kernels_pass_the_tests_of_their_twins() -> None:
+def test_the_kernels_pass_the_tests_of_their_torch_versions() -> None:
     options = ["-p", "no:cacheprovider", "-p", "no:xdist", "-x"]
     found = subprocess.run(
         [sys.executable, "-m", "pytest", *options, str(Path(__file__).parent)],

@@ -11,7 +11,7 @@ from rewardsmith.engines.model_settings import LoraSettings, ModelSettings
 from rewardsmith.engines.protocol import Row
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="kernels keep less than their twins")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="kernels keep less than torch")
 @pytest.mark.parametrize("lora", [None, LoraSettings(rank=4)])
 @pytest.mark.parametrize("init", ["tiny-llama", "tiny-qwen3"])
 def test_layers_keep_what_the_formula_says(init: str, lora: LoraSettings | None) -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from rewardsmith.engines.embedded.kernels.repeats import Repeats, sum_places, sum_places_twin
+from rewardsmith.engines.embedded.kernels.repeats import Repeats, sum_places, sum_places_torch
 
 Place = tuple[str, torch.dtype]
 LAYOUTS = {
@@ -24,7 +24,7 @@ def test_the_gradient_of_a_token_is_the_sum_over_its_places(place: Place, layout
     count = max(tokens) + 1
     expected = torch.stack([sum(x_P[p].double() for p in real if tokens[p] == n) for n in range(count)])
     tolerance = {torch.float32: 1e-6, torch.bfloat16: 1e-2}[place[1]]
-    for found in (sum_places(x_P, repeats), sum_places_twin(x_P, repeats)):
+    for found in (sum_places(x_P, repeats), sum_places_torch(x_P, repeats)):
         torch.testing.assert_close(found.double(), expected, atol=tolerance, rtol=tolerance)
     x_N = torch.randn(count, *shape, generator=torch.Generator().manual_seed(2)).to(*place).requires_grad_()
     spread_P = repeats.apply(x_N)

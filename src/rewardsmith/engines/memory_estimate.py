@@ -20,6 +20,7 @@ GIB = 2**30
 ROWS_STEP, LENGTH_STEP, BLOCK_TOKENS = 8, 32, 64  # as in `generate` and `row_cache` on a CPU; blocks are of a GPU
 CHUNK_LOGITS = {"cpu": 2**22, "cuda": 2**29}  # as in `embedded.heads`
 PREFILL_TOKENS = 16_384
+MAX_ROWS = {"cpu": 512, "cuda": 1024}  # that decode at a time, where `rows` is not set
 SMALL_HIDDEN = 1024  # below this width the kernels of a pass are shorter than the host's work to start them
 RECOMPUTE_SHARE = 0.85  # of the free memory, that a pass may be estimated to need before layers are recomputed
 

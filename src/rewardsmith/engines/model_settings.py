@@ -74,7 +74,7 @@ class ModelSettings(Settings):
         default={}, description="arguments of the chat template, such as enable_thinking or date_string"
     )
     rows: int | None = Field(
-        default=None, ge=1, description="answers written at a time; not set: 256 on a CPU, 512 on a GPU if they fit"
+        default=None, ge=1, description="answers written at a time; not set: 512 on a CPU, 1024 on a GPU if they fit"
     )
     tokens_per_pass: int | None = Field(
         default=None,

@@ -12,6 +12,7 @@ from rewardsmith.config import Chosen
 from rewardsmith.console import Table
 from rewardsmith.engines.memory_estimate import (
     GIB,
+    MAX_ROWS,
     RECOMPUTE_SHARE,
     ModelShape,
     activation_bytes,
@@ -35,7 +36,6 @@ from rewardsmith.scale.scale_settings import TOKENS_PER_PASS, ScaleSettings
 from rewardsmith.trainers.process.implicit_parts import process_parts
 
 PROMPT_TOKENS = 512  # where a recipe sets no limit
-ROWS = {"cpu": 512, "cuda": 1024}  # as in `embedded.engine`
 KV_SHARE = 0.85  # of the free memory, at most
 SMALL = 0.1  # of the device, below which one line is enough
 
@@ -236,7 +236,7 @@ def _writing(
     kind = needs.device.partition(":")[0]
     prompt = min(stage.prompt_tokens, max(1, shape.max_length - stage.max_tokens))
     length = prompt + stage.max_tokens
-    rows = wanted = min(settings.rows or ROWS[kind], stage.groups * stage.group_size)
+    rows = wanted = min(settings.rows or MAX_ROWS[kind], stage.groups * stage.group_size)
     if kind == "cuda" and free > 0:
         rows = max(1, min(rows, int(KV_SHARE * free / (kv_token_bytes(shape, itemsize) * length))))
     prompts = -(-rows // stage.group_size)

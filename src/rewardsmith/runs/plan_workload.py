@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from rewardsmith.config import Chosen
 from rewardsmith.console import Table
-from rewardsmith.engines.memory_estimate import ModelShape, default_tokens, named_shape
+from rewardsmith.engines.memory_estimate import MAX_ROWS, ModelShape, default_tokens, named_shape
 from rewardsmith.engines.model_settings import ManagedSettings, ModelSettings, ServerSettings
 from rewardsmith.errors import UserError, listing
 from rewardsmith.recipe import Recipe
 from rewardsmith.rewards.failures import choices_in
 from rewardsmith.runs.folder import METRICS
-from rewardsmith.runs.memory import ROWS, ModelShapes, StageModels, stage_models
-from rewardsmith.runs.step_time import JudgeLoad, LearningModel, Workload, mfu_of_size
+from rewardsmith.runs.memory import ModelShapes, StageModels, stage_models
+from rewardsmith.runs.step_time import BANDWIDTH_USE, JudgeLoad, LearningModel, Workload, mfu_of_size
 from rewardsmith.scale.scale_settings import ScaleSettings
 from rewardsmith.trainers.process.implicit_parts import process_parts, sampler_is_reference
 
@@ -147,7 +147,9 @@ class WorkloadBuilder:
         judges = tuple(self._judges(load))
         size = 0.35 if flags.gpu == "cpu" else mfu_of_size(load.policy.parameters, cluster=cluster)
         self.assumptions.take("learn_mfu", flags.learn_mfu, None, size, "")
-        self.assumptions.take("bandwidth_use", flags.bandwidth_use, None, 0.6 if cluster else 0.8, "")
+        self.assumptions.take(
+            "bandwidth_use", flags.bandwidth_use, None, BANDWIDTH_USE["server" if cluster else "embedded"], ""
+        )
         for name in ("prefill_mfu", "network_use", *["sync_seconds"] * cluster):
             given = getattr(flags, name) if name in flags.model_fields_set else None
             self.assumptions.take(name, given, None, getattr(flags, name), "")
@@ -162,7 +164,7 @@ class WorkloadBuilder:
 
     def _rows(self) -> int:
         kind = "cpu" if self._flags.gpu == "cpu" else "cuda"
-        return self.shapes.settings(self._stage.model).rows or ROWS[kind]
+        return self.shapes.settings(self._stage.model).rows or MAX_ROWS[kind]
 
     def _shape(self, name: str) -> ModelShape:
         shape = self.shapes[name]

@@ -36,6 +36,9 @@ GPUS: dict[str, Accelerator] = {
     "cpu": Accelerator(32e9, 1e11, 2e10, 1e10, 1e9, 1e10),  # two cores; other CPUs need a measured run
 }
 
+BANDWIDTH_USE = {"embedded": 0.8, "server": 0.6}
+"""Share of the memory bandwidth that decoding reaches, in this process and in a server."""
+
 
 @dataclass(frozen=True)
 class Speeds:
@@ -44,7 +47,7 @@ class Speeds:
     gpu: Accelerator
     learn_mfu: float | None = None  # share of the peak flops in passes that learn; None: `mfu_of_size`
     prefill_mfu: float = 0.5  # in passes that only read
-    bandwidth_use: float | None = None  # share of the bandwidth in decoding; None: 0.8 in one process, 0.6 of a server
+    bandwidth_use: float | None = None  # share of the bandwidth in decoding; None: `BANDWIDTH_USE`
     network_use: float = 0.6  # share of links and network in collectives
     layer_overhead: float = 30e-6  # seconds of a layer in a decoding step, however small the batch
     pass_overhead: float = 400e-6  # seconds of a layer in a pass that learns, however few the tokens
@@ -174,7 +177,7 @@ def decode_seconds(
     `each` is what every row costs besides.
     """
     read = shape.parameters * itemsize + rows * context * kv_token_bytes(shape, itemsize)
-    use = speeds.bandwidth_use or (0.6 if is_server else 0.8)
+    use = speeds.bandwidth_use or BANDWIDTH_USE["server" if is_server else "embedded"]
     moving = read / (gpus * speeds.gpu.bandwidth * use)
     computing = 2 * shape.matrices * rows / (gpus * speeds.gpu.flops * speeds.prefill_mfu)
     return max(moving, computing) + shape.layers * speeds.layer_overhead * (2 if gpus > 1 else 1) + rows * each

@@ -34,7 +34,7 @@ class BlockTable:
 
     def __init__(self, state: DecodeState, blocks: int, tokens: int, *, shares_prompts: bool) -> None:
         self._state = state
-        self.variant = shares_prompts
+        self.shares_prompts = shares_prompts
         self._tokens = tokens
         self._blocks_SM = np.zeros(state.table_SM.shape, dtype=np.int32)
         self._shared_S = np.zeros(state.rows, dtype=np.int32)  # blocks that were admitted for several rows
@@ -92,7 +92,7 @@ class BlockTable:
         """Copy the table to the device if it has changed."""
         if self._changed:
             self._state.table_SM.copy_(torch.from_numpy(self._blocks_SM))
-            if self.variant:
+            if self.shares_prompts:
                 members_Pn, shared_S = self.tiles()
                 self._state.members_Pn.copy_(torch.from_numpy(members_Pn))
                 self._state.shared_S.copy_(torch.from_numpy(shared_S))
@@ -144,7 +144,7 @@ class BlockCache(BlockTable):
 
     def decode(self, rows: int, longest: int) -> BlockDecode:
         """Return the plan of a pass over one new token for each of the first rows."""
-        return BlockDecode(self._cache, self._state, rows, shares_prompts=self.variant)
+        return BlockDecode(self._cache, self._state, rows, shares_prompts=self.shares_prompts)
 
 
 class PlacedCache(KeyValueCache):

@@ -51,14 +51,19 @@ from rewardsmith.engines.embedded.model_text import ModelText
 from rewardsmith.engines.embedded.packing import PackedBatch, micro_batches, pack
 from rewardsmith.engines.embedded.recompute import recompute_layers
 from rewardsmith.engines.embedded.row_cache import RowCache
-from rewardsmith.engines.memory_estimate import RECOMPUTE_SHARE, default_tokens, module_shape, recomputed_layers
+from rewardsmith.engines.memory_estimate import (
+    MAX_ROWS,
+    RECOMPUTE_SHARE,
+    default_tokens,
+    module_shape,
+    recomputed_layers,
+)
 from rewardsmith.engines.model_settings import ModelSettings
 from rewardsmith.engines.protocol import Loss, Meter, OptimizerStep, Outputs, Row, Sampling, Tick, no_tick
 from rewardsmith.errors import UserError
 from rewardsmith.learning import OptimizerSettings
 from rewardsmith.types import Prompt, Rollout, RolloutGroup
 
-MAX_ROWS = {"cpu": 512, "cuda": 1024}
 CACHE_SHARE = 0.85  # of the free GPU memory, for keys and values
 LEARNER_FILE = "learner.safetensors"
 ALL_LAYERS = 2**31

@@ -290,7 +290,7 @@ class Generator:
             sampling.top_k,
             sampling.top_p,
             sampling.min_tokens,
-            self._cache.variant,
+            self._cache.shares_prompts,
             *self._stop.ids,
         )
 

@@ -31,7 +31,7 @@ class Cache(Protocol):
     """What the generator does with the keys and values of its rows."""
 
     is_limited: bool  # whether there may be too little room
-    variant: bool  # of the plans that `decode` returns; a recorded graph is for one of them
+    shares_prompts: bool  # whether decoding reads a prompt once for its rows; recorded graphs differ by it
 
     def admit(self, rows: Sequence[int], length: int, *, spare: int) -> bool:
         """Make room for a prompt that rows share; False if there is too little, or would be less than `spare` left."""

@@ -31,7 +31,7 @@ class RowCache:
     """The cache of a generation with up to `prompts` prompts of up to `longest` tokens at a time."""
 
     is_limited = False
-    variant = False
+    shares_prompts = False
 
     def __init__(self, state: DecodeState, prompts: int, longest: int) -> None:
         self._state = state

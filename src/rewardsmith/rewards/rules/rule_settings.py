@@ -93,7 +93,7 @@ def processor_limit(seconds: float = SECONDS) -> Iterator[None]:
         if error.exc_type is not TooSlowError:
             report(error)
 
-    # An exception that is raised in a destructor is lost, so the timer rings again and again.
+    # An exception that is raised in a destructor is lost, so the timer fires again and again.
     before, report, sys.unraisablehook = signal.signal(signal.SIGVTALRM, stop), sys.unraisablehook, lost
     try:
         signal.setitimer(signal.ITIMER_VIRTUAL, seconds, 0.1)
@@ -102,6 +102,6 @@ def processor_limit(seconds: float = SECONDS) -> Iterator[None]:
         finally:
             signal.setitimer(signal.ITIMER_VIRTUAL, 0)
     finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)  # the last ring may have come in the line above
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)  # the timer may have fired in the line above
         signal.signal(signal.SIGVTALRM, before)
         sys.unraisablehook = report

@@ -1,4 +1,4 @@
-"""Small Triton kernels, each in one file with a plain torch twin: the path on a CPU and the reference of the tests.
+"""Small Triton kernels, each in a file with its version in plain torch: the CPU's path, and what tests compare with.
 
 A kernel converts what it loads to float32 and computes there: the interpreter would multiply the bits of bfloat16. The
 result of a row does not depend on the other rows. Sums over rows (gradients of weights) are added in a fixed order.
@@ -24,7 +24,7 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # Triton reads it once,
 
 
 def use_triton(x: Tensor) -> bool:
-    """Whether the kernel runs on this tensor, and not its twin; the interpreter (on a CPU) is for tests."""
+    """Whether the kernel runs on this tensor, and not its torch version; the interpreter (on a CPU) is for tests."""
     return triton is not None and (x.is_cuda or INTERPRETED) and x.dtype != torch.float64
 
 

@@ -54,12 +54,12 @@ def block_attention(
     """
     if use_triton(q_RHD):
         return _launch(q_RHD, keys_BKTD, values_BKTE, table_RM, positions_R, scale, window, cap, places, prefix)
-    return block_attention_twin(
+    return block_attention_torch(
         q_RHD, keys_BKTD, values_BKTE, table_RM, positions_R, scale=scale, window=window, cap=cap
     )
 
 
-def block_attention_twin(
+def block_attention_torch(
     q_RHD: Tensor,
     keys_BKTD: Tensor,
     values_BKTE: Tensor,

@@ -46,10 +46,10 @@ def store_keys_values(
     if use_triton(k_NKD):
         _launch_store(k_NKD, v_NKE, keys_BKTD, values_BKTE, slots_M, tokens_M, places)
     else:
-        store_keys_values_twin(k_NKD, v_NKE, keys_BKTD, values_BKTE, slots_M, tokens_M)
+        store_keys_values_torch(k_NKD, v_NKE, keys_BKTD, values_BKTE, slots_M, tokens_M)
 
 
-def store_keys_values_twin(
+def store_keys_values_torch(
     k_NKD: Tensor,
     v_NKE: Tensor,
     keys_BKTD: Tensor,

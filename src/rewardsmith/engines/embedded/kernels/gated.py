@@ -23,10 +23,10 @@ def silu_mul(gate_NF: Tensor, up_NF: Tensor) -> Tensor:
     """Return silu(gate) · up; the two may be views of one product, with contiguous rows."""
     if use_triton(gate_NF):
         return _SiluMul.apply(gate_NF, up_NF)  # type: ignore[no-any-return]
-    return silu_mul_twin(gate_NF, up_NF)
+    return silu_mul_torch(gate_NF, up_NF)
 
 
-def silu_mul_twin(gate_NF: Tensor, up_NF: Tensor) -> Tensor:
+def silu_mul_torch(gate_NF: Tensor, up_NF: Tensor) -> Tensor:
     """The same in plain torch."""
     return nn.functional.silu(gate_NF) * up_NF
 
@@ -82,7 +82,7 @@ def _gated_forward(gate, up, out, gate_stride, up_stride, width, BLOCK: tl.const
     i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     g = tl.load(gate + row * gate_stride + i, i < width, other=0.0).to(tl.float32)
     u = tl.load(up + row * up_stride + i, i < width, other=0.0).to(tl.float32)
-    silu = (g * tl.sigmoid(g)).to(gate.dtype.element_ty).to(tl.float32)  # rounded as the twin rounds
+    silu = (g * tl.sigmoid(g)).to(gate.dtype.element_ty).to(tl.float32)  # rounded as torch rounds
     tl.store(out + row * width + i, silu * u, i < width)
 
 

@@ -2,8 +2,9 @@
 
     Y = X Wᵀ + b,   W = diag(s) Q
 
-The twin writes W and reads it again: 5 bytes for each weight, where Q has one. The kernel makes W in registers, tile by
-tile and rounded as the twin rounds. With many rows the product takes longer than W does, and the twin's is the faster.
+The torch version writes W and reads it again: 5 bytes for each weight, where Q has one. The kernel makes W in
+registers, tile by tile and rounded as torch rounds. With many rows the product takes longer than W does, and torch's is
+the faster.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from torch.nn.functional import linear
 
 from rewardsmith.engines.embedded.kernels import INTERPRETED, jit, launch, tl, triton, use_triton
 
-MAX_ROWS = 128  # more rows are the twin's
+MAX_ROWS = 128  # more rows go to torch
 INNER = 128  # inputs of a tile: 128 bytes of a row of Q, one cache line
 
 
@@ -22,7 +23,7 @@ def int8_product(x_NI: Tensor, weight_OI: Tensor, scale_O1: Tensor, bias_O: Tens
     """Return X Wᵀ + b; X may have more dimensions before its last."""
     rows = x_NI.numel() // max(1, x_NI.shape[-1])
     if rows > MAX_ROWS or not use_triton(x_NI):
-        return int8_product_twin(x_NI, weight_OI, scale_O1, bias_O)
+        return int8_product_torch(x_NI, weight_OI, scale_O1, bias_O)
     x = x_NI.reshape(rows, x_NI.shape[-1]).contiguous()
     outputs, inputs = weight_OI.shape
     out = torch.empty(rows, outputs, dtype=x.dtype, device=x.device)
@@ -51,7 +52,7 @@ def int8_product(x_NI: Tensor, weight_OI: Tensor, scale_O1: Tensor, bias_O: Tens
     return out.view(*x_NI.shape[:-1], outputs)
 
 
-def int8_product_twin(x_NI: Tensor, weight_OI: Tensor, scale_O1: Tensor, bias_O: Tensor | None = None) -> Tensor:
+def int8_product_torch(x_NI: Tensor, weight_OI: Tensor, scale_O1: Tensor, bias_O: Tensor | None = None) -> Tensor:
     """The same in plain torch."""
     return linear(x_NI, weight_OI * scale_O1, bias_O)
 

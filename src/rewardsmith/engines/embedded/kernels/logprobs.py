@@ -42,7 +42,7 @@ def measure(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return log p of each target, log Σ e^x, and the entropy (0 if not asked for); may overwrite the logits."""
     if not use_triton(logits_NV):
-        return measure_twin(logits_NV, targets_N, scaling, entropy=entropy)
+        return measure_torch(logits_NV, targets_N, scaling, entropy=entropy)
     n, width = logits_NV.shape
     logprobs_N, lse_N, entropy_N = (torch.zeros(n, device=logits_NV.device) for _ in range(3))
     launch(
@@ -57,7 +57,7 @@ def measure(
     return logprobs_N, lse_N, entropy_N
 
 
-def measure_twin(
+def measure_torch(
     logits_NV: Tensor, targets_N: Tensor, scaling: LogitScale, *, entropy: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The same in plain torch."""
@@ -79,7 +79,7 @@ def logits_gradient(
 ) -> Tensor:
     """Return the gradient of the logits in their place, in their dtype."""
     if not use_triton(logits_NV):
-        return logits_gradient_twin(logits_NV, targets_N, lse_N, entropy_N, by_logprob_N, by_entropy_N, scaling)
+        return logits_gradient_torch(logits_NV, targets_N, lse_N, entropy_N, by_logprob_N, by_entropy_N, scaling)
     n, width = logits_NV.shape
     launch(
         _logprobs_backward,
@@ -93,7 +93,7 @@ def logits_gradient(
     return logits_NV
 
 
-def logits_gradient_twin(
+def logits_gradient_torch(
     logits_NV: Tensor,
     targets_N: Tensor,
     lse_N: Tensor,

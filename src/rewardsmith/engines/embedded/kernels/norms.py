@@ -21,12 +21,12 @@ from rewardsmith.engines.embedded.kernels import jit, launch, resident_programs,
 def add_rms_norm(residual_ND: Tensor, delta_ND: Tensor | None, weight_D: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """Return the norm of residual + delta, and that sum."""
     if not use_triton(residual_ND):
-        return add_rms_norm_twin(residual_ND, delta_ND, weight_D, eps)
+        return add_rms_norm_torch(residual_ND, delta_ND, weight_D, eps)
     normed_ND, sum_ND = _AddRmsNorm.apply(residual_ND, delta_ND, weight_D, eps)
     return normed_ND, residual_ND if sum_ND is None else sum_ND
 
 
-def add_rms_norm_twin(
+def add_rms_norm_torch(
     residual_ND: Tensor, delta_ND: Tensor | None, weight_D: Tensor, eps: float
 ) -> tuple[Tensor, Tensor]:
     """The same in plain torch."""

@@ -20,10 +20,10 @@ def nucleus_floor(logits_RV: Tensor, temperature: float, top_p: float) -> Tensor
     """
     if use_triton(logits_RV):
         return _launch(logits_RV, temperature, top_p)
-    return nucleus_floor_twin(logits_RV, temperature, top_p)
+    return nucleus_floor_torch(logits_RV, temperature, top_p)
 
 
-def nucleus_floor_twin(logits_RV: Tensor, temperature: float, top_p: float) -> Tensor:
+def nucleus_floor_torch(logits_RV: Tensor, temperature: float, top_p: float) -> Tensor:
     """`nucleus_floor` by sorting."""
     sorted_RV = logits_RV.float().sort(-1, descending=True).values
     p_RV = (sorted_RV / temperature).softmax(-1)

@@ -80,7 +80,7 @@ class _Pick(torch.autograd.Function):
 def sum_places(x_P: Tensor, repeats: Repeats) -> Tensor:
     """Return the sum over the places of each token, added in float32."""
     if not use_triton(x_P):
-        return sum_places_twin(x_P, repeats)
+        return sum_places_torch(x_P, repeats)
     x_P = x_P.contiguous()
     out_N = x_P.new_empty(len(repeats.first_N), *x_P.shape[1:])
     width = x_P[0].numel()
@@ -92,7 +92,7 @@ def sum_places(x_P: Tensor, repeats: Repeats) -> Tensor:
     return out_N
 
 
-def sum_places_twin(x_P: Tensor, repeats: Repeats) -> Tensor:
+def sum_places_torch(x_P: Tensor, repeats: Repeats) -> Tensor:
     """The same in plain torch; most tokens have one place, and are picked: adding is slow."""
     out_N = x_P.index_select(0, repeats.first_N)
     if len(repeats.others):

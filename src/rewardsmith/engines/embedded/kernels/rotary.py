@@ -35,11 +35,11 @@ def rotate(
     Queries and keys may be views of a joined product; either both have a norm or none.
     """
     if not use_triton(q_NHD):
-        return rotate_twin(q_NHD, k_NKD, cos_ND, sin_ND, q_norm_D, k_norm_D, eps)
+        return rotate_torch(q_NHD, k_NKD, cos_ND, sin_ND, q_norm_D, k_norm_D, eps)
     return _Rotate.apply(q_NHD, k_NKD, cos_ND, sin_ND, q_norm_D, k_norm_D, eps)  # type: ignore[no-any-return]
 
 
-def rotate_twin(
+def rotate_torch(
     q_NHD: Tensor,
     k_NKD: Tensor,
     cos_ND: Tensor,

@@ -26,10 +26,10 @@ def sample_tokens(
     """
     if use_triton(logits_RV):
         return _launch(logits_RV, uniforms_R, temperature, floor_R)
-    return sample_tokens_twin(logits_RV, uniforms_R, temperature, floor_R)
+    return sample_tokens_torch(logits_RV, uniforms_R, temperature, floor_R)
 
 
-def sample_tokens_twin(
+def sample_tokens_torch(
     logits_RV: Tensor, uniforms_R: Tensor, temperature: float, floor_R: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """`sample_tokens` with the whole distribution in memory."""
