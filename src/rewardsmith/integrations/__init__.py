@@ -1,0 +1,1 @@
+"""Other systems use our rewards: a reward server and its client."""
