@@ -16,6 +16,7 @@ from rich.syntax import Syntax
 from rewardsmith import __version__
 from rewardsmith.config import import_name
 from rewardsmith.errors import UserError
+from rewardsmith.integrations.serve_command import serve
 from rewardsmith.recipe import explain as explain_recipe
 from rewardsmith.recipe import load_recipe, load_table, parse_recipe
 from rewardsmith.runs.cache_command import cache
@@ -45,6 +46,7 @@ app = App(
     default_parameter=Parameter(negative=()),
 )
 app.command(cache)
+app.command(serve)
 app.command(App(name="prepare", help="Make the data that reward models are trained on."))
 
 RecipeFile = Annotated[Path, Parameter(help="a TOML file, such as recipes/quickstart.toml")]
@@ -225,7 +227,7 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")
     try:
         first = sys.argv[1] if len(sys.argv) > 1 else ""
-        known = {words.split()[0] for words in JOBS} | {"run", "explain", "export", "cache"}
+        known = {words.split()[0] for words in JOBS} | {"run", "explain", "export", "cache", "serve"}
         for words, place in JOBS.items():
             if first == words.split()[0] or first not in known:  # a misspelt one needs all for "Did you mean"
                 _register(words, import_name(place))

@@ -36,8 +36,13 @@ def dumps(noun: object) -> str:
 
 def loads(kind: type[Noun], line: str | bytes) -> Noun:
     """Return the `kind` that `line` holds; a `UserError` names what is wrong with it."""
+    return from_json(kind, read_json(line))
+
+
+def read_json(text: str | bytes) -> Any:
+    """Return JSON from outside as plain values; a `UserError` if it is none, repeats a key or is nested too deeply."""
     try:
-        return from_json(kind, json.loads(line, object_pairs_hook=_table))
+        return json.loads(text, object_pairs_hook=_table)
     except UserError:
         raise
     except ValueError as error:  # not JSON, not UTF-8, or an integer of thousands of digits
