@@ -22,10 +22,11 @@ from rewardsmith.errors import UserError
 from rewardsmith.integrations.server_metrics import ServerMetrics, Snapshot, render
 from rewardsmith.integrations.server_openapi import openapi, page
 from rewardsmith.integrations.server_protocols import (
-    OpenRlhfRequest,
     ScoreRequest,
     aggregate_metrics,
     failure_json,
+    openrlhf_reply,
+    parse_openrlhf,
     parse_score_request,
     parse_verify,
     score_reply,
@@ -134,10 +135,10 @@ class RewardServer:
     async def _get_reward(self, request: web.Request) -> web.Response:
         """Reply to OpenRLHF, which has no place for a failure: any is status 503, and its reward stays None."""
         async with self._body(request) as body:
-            parsed = OpenRlhfRequest.parse(body, request.query.get("source", ""))
-            scored = await self._scores(parsed.request)
+            answers = parse_openrlhf(body, request.query.get("source", ""))
+            scored = await self._scores(ScoreRequest(answers.groups))
             _refuse_failures(scored)
-            return _reply(parsed.reply(scored))
+            return _reply(openrlhf_reply(answers, scored), allow_nan=True)
 
     async def _verify(self, request: web.Request) -> web.Response:
         """Reply to NeMo Gym. It would take a failure with a reward of 0, which is a number: it gets status 503."""
@@ -341,6 +342,8 @@ def _refuse_failures(scored: Sequence[ScoredGroup]) -> None:
         raise Refusal(503, "failed", message, failures=[failure_json(one) for one in failures[:8]])
 
 
-def _reply(body: object, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
-    data = json.dumps(body, allow_nan=False, separators=(",", ":")).encode("utf-8", "backslashreplace")
+def _reply(
+    body: object, status: int = 200, headers: Mapping[str, str] | None = None, *, allow_nan: bool = False
+) -> web.Response:
+    data = json.dumps(body, allow_nan=allow_nan, separators=(",", ":")).encode("utf-8", "backslashreplace")
     return web.Response(body=data, status=status, headers=headers, content_type="application/json")

@@ -180,7 +180,7 @@ SCHEMAS: dict[str, Any] = {
         "query prompts", False, query=_array(_TEXT), prompts=_array(_TEXT), labels=_array({})
     ),
     "OpenRlhfReply": _object(
-        "rewards scores extra_logs", rewards=_array(_NUMBER), scores=_array(_NUMBER), extra_logs={"type": "object"}
+        "rewards scores extra_logs", rewards={"type": ["number", "array"]}, scores={"type": ["number", "array"]}, extra_logs={"type": "object"}
     ),
     "VerifyRequest": _object(
         "responses_create_params response", False, responses_create_params={"type": "object"},

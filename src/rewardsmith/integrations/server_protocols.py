@@ -6,6 +6,7 @@ Bodies come from outside: whatever is wrong with one is a `UserError` that names
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +16,8 @@ from typing import Any, TypeVar
 from rewardsmith.checks import finite
 from rewardsmith.errors import UserError, listing, nearest
 from rewardsmith.records import from_json, to_json
-from rewardsmith.types import Failure, Message, Prompt, Rollout, RolloutGroup, Score, ScoredGroup
+from rewardsmith.rewards.answer_groups import AnswerGroups, group_answers
+from rewardsmith.types import Failure, Prompt, Rollout, RolloutGroup, Score, ScoredGroup
 
 Noun = TypeVar("Noun")
 
@@ -137,50 +139,38 @@ def score_reply(request: ScoreRequest, scored: Sequence[ScoredGroup]) -> dict[st
 # ---- OpenRLHF ------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class OpenRlhfRequest:
-    """The rows of OpenRLHF's remote reward; rows with equal prompt and label are one group."""
-
-    request: ScoreRequest
-    places: Sequence[tuple[int, int]]  # group and rollout of each row
-
-    @classmethod
-    def parse(cls, body: object, source: str) -> OpenRlhfRequest:
-        """Return the rows of `{"query": […], "prompts": […], "labels": […]}`."""
-        table = _table(body, "the body")
-        queries = _texts(table, "query")
-        prompts = _texts(table, "prompts")
-        labels = _list(table.get("labels") or [None] * len(queries), "labels")
-        if not queries or not len(queries) == len(prompts) == len(labels):
-            counts = f"{len(queries)}, {len(prompts)} and {len(labels)}"
-            raise UserError(f"query, prompts and labels have {counts} entries: one of each per sample")
-        rows: dict[str, tuple[int, Prompt, list[Rollout]]] = {}
-        places = []
-        for i, (query, text, label) in enumerate(zip(queries, prompts, labels, strict=True)):
-            answer = None if label == "" else label
-            key = text_id(f"{text}\0{label!r}")
-            if key not in rows:
-                message = _made(Message, f"prompts[{i}]", "user", text)
-                rows[key] = (len(rows), _made(Prompt, f"labels[{i}]", key, [message], source, answer), [])
-            group, _, rollouts = rows[key]
-            places.append((group, len(rollouts)))
-            rollouts.append(_rollout(_response(query, text, i), f"query[{i}]"))
-        return cls(ScoreRequest([RolloutGroup(*row[1:]) for row in rows.values()]), places)
-
-    def reply(self, scored: Sequence[ScoredGroup]) -> dict[str, Any]:
-        """Return rewards, scores and extra_logs; every score has a value."""
-        scores = [scored[group].scores[i] for group, i in self.places]
-        values = [score.value for score in scores]
-        named = [dict(score.named_parts()) for score in scores]
-        logs = {
-            name: [parts[name].value for parts in named]
-            for name in named[0]
-            if all(name in parts and parts[name].ok for parts in named)  # a part without a number is left out
-        }
-        return {"rewards": values, "scores": values, "extra_logs": logs}
+def parse_openrlhf(body: object, source: str) -> AnswerGroups:
+    """Return the samples of `{"query": […], "prompts": […], "labels": […]}`; equal prompt and label form a group."""
+    table = _table(body, "the body")
+    queries, prompts = _texts(table, "query"), _texts(table, "prompts")
+    labels = _list(table.get("labels") or [None] * len(queries), "labels")
+    if not queries or not len(queries) == len(prompts) == len(labels):
+        counts = f"{len(queries)}, {len(prompts)} and {len(labels)}"
+        raise UserError(f"query, prompts and labels have {counts} entries: one of each per sample")
+    texts = [answer_in_query(query, prompt, i) for i, (query, prompt) in enumerate(zip(queries, prompts, strict=True))]
+    answers = [None if label == "" else label for label in labels]
+    return group_answers(prompts, texts, answers=answers, sources=[source] * len(queries))
 
 
-def _response(query: str, prompt: str, i: int) -> str:
+def openrlhf_reply(answers: AnswerGroups, scored: Sequence[ScoredGroup]) -> dict[str, Any]:
+    """Return rewards, scores and extra_logs: a number for one sample, a list for several; every score has a value.
+
+    A part without a value is NaN: OpenRLHF needs the same names in all samples, and only logs them.
+    """
+    scores: list[Score] = answers.arrange([one.scores for one in scored])
+    named = [dict(score.named_parts()) for score in scores]
+    values: list[Any] = [score.value for score in scores]
+    logs: dict[str, list[Any]] = {
+        name: [math.nan if (value := parts[name].value) is None else value for parts in named]
+        for name in named[0]
+        if all(name in parts for parts in named)
+    }
+    if len(scores) == 1:
+        return {"rewards": values[0], "scores": values[0], "extra_logs": {name: one for name, (one,) in logs.items()}}
+    return {"rewards": values, "scores": values, "extra_logs": logs}
+
+
+def answer_in_query(query: str, prompt: str, i: int = 0) -> str:
     """Return the answer of a query: what follows the prompt, without end-of-sequence and padding tokens."""
     at = query.find(prompt)
     before = LEADING_TOKENS.match(query, 0, max(0, at))
