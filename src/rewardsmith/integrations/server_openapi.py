@@ -135,6 +135,7 @@ def _error(text: str) -> dict[str, Any]:
 
 _TEXT: dict[str, Any] = {"type": "string"}
 _NUMBER: dict[str, Any] = {"type": "number"}
+_NUMBERS: dict[str, Any] = {"type": ["number", "array"]}
 
 
 def _array(items: dict[str, Any]) -> dict[str, Any]:
@@ -180,7 +181,7 @@ SCHEMAS: dict[str, Any] = {
         "query prompts", False, query=_array(_TEXT), prompts=_array(_TEXT), labels=_array({})
     ),
     "OpenRlhfReply": _object(
-        "rewards scores extra_logs", rewards={"type": ["number", "array"]}, scores={"type": ["number", "array"]}, extra_logs={"type": "object"}
+        "rewards scores extra_logs", rewards=_NUMBERS, scores=_NUMBERS, extra_logs={"type": "object"}
     ),
     "VerifyRequest": _object(
         "responses_create_params response", False, responses_create_params={"type": "object"},
