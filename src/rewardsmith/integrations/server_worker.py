@@ -39,6 +39,9 @@ ACCEPTED_AT_ONCE = 8
 IDLE_GRACE = 1.0
 """Seconds without a request after which connections are closed while draining: one may still be on its way."""
 
+SHUTDOWN_TIMEOUT = 0.1
+"""Seconds for handlers that are cut off at the end; aiohttp takes 0 for no limit."""
+
 CLOSE_TIMEOUT = 30.0
 """Seconds in which models must close at the end."""
 
@@ -140,7 +143,11 @@ async def _close_in_time(models: ModelRegistry) -> None:
 
 async def _start(server: RewardServer, listening: socket.socket, *, shared: bool) -> tuple[web.AppRunner, web.SockSite]:
     runner = web.AppRunner(
-        server.application(), handler_cancellation=True, access_log=None, shutdown_timeout=0.0, auto_decompress=False
+        server.application(),
+        handler_cancellation=True,
+        access_log=None,
+        shutdown_timeout=SHUTDOWN_TIMEOUT,
+        auto_decompress=False,
     )
     await runner.setup()
     site = web.SockSite(runner, listening, backlog=ACCEPTED_AT_ONCE if shared else BACKLOG)
@@ -205,7 +212,7 @@ class PeerMetrics:
 
         app = web.Application()
         app.router.add_get("/", reply)
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.0)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_TIMEOUT)
         await runner.setup()
         path = self._folder / f"{self._number}.sock"
         path.unlink(missing_ok=True)
