@@ -4,8 +4,8 @@
 
 1. Requests per second for a cheap rule, with 1 and 2 processes, and latency under 256 concurrent clients. A request is
    one sample in OpenRLHF's form, or a group of 8 answers in our own. The load comes from a process of its own.
-2. Faults: the reward is a judge behind `judges_server.py`, of whose requests 30 % fail. A value that is not the true one
-   is false; a failure is not.
+2. Faults: the reward is a judge behind `judges_server.py`, of whose requests 30 % fail. A value that is not the true
+   one is false; a failure is not.
 3. SIGTERM under load: a request that was sent on an accepted connection and has no reply is lost.
 """
 
@@ -26,7 +26,7 @@ import urllib.request
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,26 @@ class Load:
     p50: float
     p99: float
     errors: int
+    all: int  # requests, those of the first second too, which are in no other figure
+    cpu: float = 0.0  # seconds of the server's processes for one request
+
+
+def cpu_seconds(root: int) -> float:
+    """Return the CPU time of a process and of all that it has started."""
+    times, parents = {}, {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text(encoding="ascii", errors="replace").rpartition(") ")[2].split()
+        except OSError:
+            continue
+        pid = int(stat.parent.name)
+        parents[pid] = int(fields[1])
+        times[pid] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def inside(pid: int) -> bool:
+        return pid == root or (pid in parents and inside(parents[pid]))
+
+    return sum(used for pid, used in times.items() if inside(pid))
 
 
 @contextmanager
@@ -81,12 +101,12 @@ def serving(reward: str, *arguments: str, processes: int = 1) -> Iterator[tuple[
 
 
 @contextmanager
-def peer(python: str) -> Iterator[str]:
+def peer(python: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """Run the server of `serve_peer.py`."""
     port = _free_port()
     process = subprocess.Popen([python, str(HERE / "serve_peer.py"), str(port)])
     with _ended(process):
-        yield _ready(f"http://127.0.0.1:{port}")
+        yield _ready(f"http://127.0.0.1:{port}"), process
 
 
 @contextmanager
@@ -122,10 +142,12 @@ def _ready(address: str, processes: int = 1) -> str:
 # ---- load ----------------------------------------------------------------------------------------------------------
 
 
-def load(address: str, path: str, body: Any, *, clients: int, seconds: float) -> Load:
+def load(server: int, address: str, path: str, body: Any, *, clients: int, seconds: float) -> Load:
     """Return what `clients` connections get that send one request after the other, from another process."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(_load, (address, path, body, clients, seconds))
+        before = cpu_seconds(server)
+        found = pool.apply(_load, (address, path, body, clients, seconds))
+        return replace(found, cpu=(cpu_seconds(server) - before) / found.all)
 
 
 def _load(address: str, path: str, body: Any, clients: int, seconds: float) -> Load:
@@ -138,12 +160,12 @@ async def _load_all(address: str, path: str, body: Any, clients: int, seconds: f
     head = f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\n"
     request = head.encode() + b"\r\n" + data
     latencies: list[float] = []
-    errors = 0
+    errors = requests = 0
     warm = time.perf_counter() + 1.0
     until = warm + seconds
 
     async def client() -> None:
-        nonlocal errors
+        nonlocal errors, requests
         reader, writer = await asyncio.open_connection(host, int(port))
         while (begun := time.perf_counter()) < until:
             writer.write(request)
@@ -151,6 +173,7 @@ async def _load_all(address: str, path: str, body: Any, clients: int, seconds: f
             lowered = reply.lower()
             at = lowered.index(b"content-length:") + 15
             await reader.readexactly(int(lowered[at : lowered.index(b"\r\n", at)]))
+            requests += 1
             if begun > warm:
                 latencies.append(time.perf_counter() - begun)
                 errors += not reply.startswith(b"HTTP/1.1 200")
@@ -158,30 +181,41 @@ async def _load_all(address: str, path: str, body: Any, clients: int, seconds: f
 
     await asyncio.gather(*(client() for _ in range(clients)))
     latencies.sort()
-    return Load(len(latencies) / seconds, *(latencies[int(q * (len(latencies) - 1))] for q in (0.5, 0.99)), errors)
+    return Load(
+        len(latencies) / seconds, *(latencies[int(q * (len(latencies) - 1))] for q in (0.5, 0.99)), errors, requests
+    )
 
 
 def speed(seconds: float, peer_python: str | None) -> None:
     """Print requests per second and latencies."""
-    table = Table("server", "processes", "request", "clients", "requests/s", "p50 ms", "p99 ms", "errors")
+    table = Table("server", "processes", "request", "clients", "requests/s", "p50 ms", "p99 ms", "CPU µs", "errors")
     rates: dict[tuple[str, int], float] = {}
 
-    def row(name: str, processes: int, address: str, path: str, body: Any, clients: int) -> None:
-        found = load(address, path, body, clients=clients, seconds=seconds)
+    def row(name: str, processes: int, server: int, address: str, path: str, body: Any, clients: int) -> None:
+        found = load(server, address, path, body, clients=clients, seconds=seconds)
         shown = "one sample" if body is SAMPLE else "group of 8"
         times = (f"{1000 * found.p50:.1f}", f"{1000 * found.p99:.1f}")
-        table.add_row(name, str(processes), shown, str(clients), f"{found.rate:,.0f}", *times, str(found.errors))
+        table.add_row(
+            name,
+            str(processes),
+            shown,
+            str(clients),
+            f"{found.rate:,.0f}",
+            *times,
+            f"{1e6 * found.cpu:,.0f}",
+            str(found.errors),
+        )
         if body is SAMPLE:
             rates[name, processes] = found.rate
 
     for name, reward in (("rule in worker processes", RULE), ("reward in the server", IN_PROCESS)):
         for processes in (1, 2):
-            with serving(reward, processes=processes) as (address, _):
-                row(name, processes, address, "/get_reward", SAMPLE, CLIENTS)
-                row(name, processes, address, "/score", GROUP, CLIENTS)
+            with serving(reward, processes=processes) as (address, process):
+                row(name, processes, process.pid, address, "/get_reward", SAMPLE, CLIENTS)
+                row(name, processes, process.pid, address, "/score", GROUP, CLIENTS)
     if peer_python is not None:
-        with peer(peer_python) as address:
-            row("FastAPI, uvicorn", 1, address, "/get_reward", SAMPLE, CLIENTS)
+        with peer(peer_python) as (address, process):
+            row("FastAPI, uvicorn", 1, process.pid, address, "/get_reward", SAMPLE, CLIENTS)
     Console(width=120).print(table)
     if peer_python is not None:
         base = rates["FastAPI, uvicorn", 1]
@@ -272,8 +306,8 @@ def main() -> None:
             replies, lost, refused = asyncio.run(_stopped_under_load(address, process))
             status = process.wait(60)
         print(
-            f"SIGTERM under {CLIENTS} clients, {processes} process(es): {replies:,} replies, {lost} lost, {refused} refused"
-            f" after the end, exit status {status}"
+            f"SIGTERM under {CLIENTS} clients, {processes} process(es): {replies:,} replies, {lost} lost,"
+            f" {refused} refused after the end, exit status {status}"
         )
 
 
