@@ -100,7 +100,10 @@ def flat_rows(scored: ScoredGroup, advantages: Sequence[float | None] = ()) -> I
 
 def from_json(kind: type[Noun], value: object) -> Noun:
     """Return the `kind` that the plain JSON `value` describes; missing fields take their defaults."""
-    return _decode(kind, value, kind.__name__)  # type: ignore[no-any-return]
+    try:
+        return _decode(kind, value, kind.__name__)  # type: ignore[no-any-return]
+    except RecursionError:
+        raise UserError("not usable JSON: nested too deeply") from None
 
 
 @cache

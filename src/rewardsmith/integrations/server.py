@@ -33,7 +33,7 @@ from rewardsmith.integrations.server_protocols import (
     verify_reply,
 )
 from rewardsmith.records import read_json
-from rewardsmith.rewards.base import Halt, score
+from rewardsmith.rewards.base import Halt
 from rewardsmith.rewards.component import Component
 from rewardsmith.rewards.tree import walk
 from rewardsmith.types import Failure, RolloutGroup, ScoredGroup
@@ -191,7 +191,7 @@ class RewardServer:
                     self._queued -= 1
                 self._scoring += 1
                 try:
-                    return await score(reward, group)
+                    return ScoredGroup(group, await reward.score(group))
                 finally:
                     self._scoring -= 1
                     self._slots.release()
@@ -213,6 +213,9 @@ class RewardServer:
             try:
                 response = await self._answered(request, handler)
                 status = response.status
+            except Exception:
+                status = 500  # a bug of ours, which aiohttp logs
+                raise
             finally:
                 self.requests -= 1
                 self.metrics.request(endpoint, status, time.perf_counter() - begun)

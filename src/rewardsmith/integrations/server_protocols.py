@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 from rewardsmith.checks import finite
 from rewardsmith.errors import UserError, listing, nearest
 from rewardsmith.records import from_json, to_json
-from rewardsmith.rewards.answer_groups import AnswerGroups, group_answers
-from rewardsmith.types import Failure, Prompt, Rollout, RolloutGroup, Score, ScoredGroup
+from rewardsmith.rewards.answer_groups import AnswerGroups
+from rewardsmith.types import Failure, Message, Prompt, Rollout, RolloutGroup, Score, ScoredGroup
 
 Noun = TypeVar("Noun")
 
@@ -147,9 +147,19 @@ def parse_openrlhf(body: object, source: str) -> AnswerGroups:
     if not queries or not len(queries) == len(prompts) == len(labels):
         counts = f"{len(queries)}, {len(prompts)} and {len(labels)}"
         raise UserError(f"query, prompts and labels have {counts} entries: one of each per sample")
-    texts = [answer_in_query(query, prompt, i) for i, (query, prompt) in enumerate(zip(queries, prompts, strict=True))]
-    answers = [None if label == "" else label for label in labels]
-    return group_answers(prompts, texts, answers=answers, sources=[source] * len(queries))
+    groups: dict[tuple[str, str], tuple[int, Prompt, list[Rollout]]] = {}
+    places = []
+    for i, (query, text, label) in enumerate(zip(queries, prompts, labels, strict=True)):
+        key = (text, repr(label))
+        if key not in groups:
+            message = _made(Message, f"prompts[{i}]", "user", text)
+            answer = None if label == "" else label
+            prompt = _made(Prompt, f"labels[{i}]", text_id("\0".join(key)), [message], source, answer)
+            groups[key] = (len(groups), prompt, [])
+        number, _, rollouts = groups[key]
+        places.append((number, len(rollouts)))
+        rollouts.append(_rollout(answer_in_query(query, text, i), f"query[{i}]"))
+    return AnswerGroups([RolloutGroup(prompt, rollouts) for _, prompt, rollouts in groups.values()], places)
 
 
 def openrlhf_reply(answers: AnswerGroups, scored: Sequence[ScoredGroup]) -> dict[str, Any]:
