@@ -69,7 +69,7 @@ def tiny_recipe(**stage: Any) -> dict[str, Any]:
     [
         (right, [1.0, 0.0]),
         (short, [1 / 3, 1 / 4]),
-        (lambda anything: len(anything), [2.0, 3.0]),
+        (len, [2.0, 3.0]),
         (doubled, [4.0, 6.0]),
         (order, [0.0, 1.0]),
         (lambda group: [group.prompt.answer == "4", 0], [1.0, 0.0]),
@@ -267,16 +267,20 @@ def test_a_run_from_python_objects_can_be_read_and_measured(tmp_path: Path, monk
         return rs.train(recipe, {"seed": 3, "stages.policy.steps": 2}, quiet=True)
 
     run = asyncio.run(notebook())
-    assert run.state == "finished" and run.folder == Path("runs/run") and run.recipe["seed"] == 3
+    assert run.state == "finished"
+    assert run.folder == Path("runs/run")
+    assert run.recipe["seed"] == 3
     assert recipe["stages"][0]["steps"] == 1  # the caller's table is left alone
     assert run.recipe["stages"][0]["reward"]["type"] == f"{__name__}:right"
     steps = run.metrics("policy")
-    assert [row["step"] for row in steps] == [0, 1, 2] and "reward/mean" in steps[1]
+    assert [row["step"] for row in steps] == [0, 1, 2]
+    assert "reward/mean" in steps[1]
     rollouts = run.rollouts(kind="train", step=1)
     assert len(rollouts) == 4
     assert {"step", "kind", "prompt", "response", "reward", "advantage", "failure"} <= rollouts[0].keys()
     assert all(right(row["response"], row["answer"]) == row["reward"] for row in run.rollouts())
-    assert run.models["policy"].is_dir() and run.report.is_file()
+    assert run.models["policy"].is_dir()
+    assert run.report.is_file()
     measured = rs.evaluate(None, run, kind="policy")
     assert measured.metrics["rollouts"] == len(run.rollouts())
     again = rs.load_run("runs/run")
@@ -323,7 +327,8 @@ def test_interrupting_a_run_in_a_thread_saves_it_and_the_same_call_resumes(tmp_p
     assert rs.load_run("runs/run").state == "stopped"
     monkeypatch.setattr(api, "_without_loop", begin)
     run = rs.train(recipe, quiet=True)
-    assert run.folder == Path("runs/run") and run.state == "finished"
+    assert run.folder == Path("runs/run")
+    assert run.state == "finished"
     assert [row["step"] for row in run.metrics()] == [1, 2, 3]
 
 
