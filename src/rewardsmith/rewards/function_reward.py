@@ -51,7 +51,7 @@ class FunctionReward:
             raise UserError(f"a reward is a table, a name, a function or an object with score(); this is {function!r}")
         self._names, self._function = _parameters(function), function
         if not self._names:  # one parameter of any name, or of none
-            self._names, self._function = {"response": "response"}, function
+            self._names["response"], self._function = "response", _by_position(function)
         self.whole = any(name in _OF_GROUP for name in self._names.values())
         self._is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
             getattr(function, "__call__", None)  # noqa: B004 an object that is called like a function
@@ -97,6 +97,13 @@ class FunctionReward:
             else:
                 values[parameter] = _OF_GROUP[name](group)
         return values
+
+
+def _by_position(function: Callable[..., Any]) -> Callable[..., Any]:
+    def call(response: str) -> Any:
+        return function(response)
+
+    return call
 
 
 def _parameters(function: Callable[..., Any]) -> dict[str, str]:
