@@ -6,7 +6,7 @@ SERVERS := .venv-servers
 VERL   := .venv-verl
 RUN    := $(VENV)/bin/
 
-.PHONY: help quickstart recipes test test-slow test-servers test-scale test-scale-slow quickstart-verl fuzz check format bench bench-rules bench-verifiers bench-judges bench-embedded bench-sft bench-prime bench-scale parity clean
+.PHONY: help quickstart recipes test test-slow test-servers test-scale test-scale-slow quickstart-verl fuzz check format bench bench-rules bench-verifiers bench-judges bench-serve bench-embedded bench-sft bench-prime bench-scale parity clean
 .DEFAULT_GOAL := help
 
 help:            ## list the targets
@@ -88,6 +88,9 @@ bench-verifiers: $(VENV)/.ready ## count the errors of our answer rules beside m
 
 bench-judges: $(VENV)/.ready $(PEERS)/.ready ## time judges, with faults and without, beside verl, verifiers and openai
 	$(RUN)python benchmarks/judges.py
+
+bench-serve: $(VENV)/.ready ## time the reward server; stop it under load; let the judge behind it fail
+	$(RUN)python benchmarks/serve.py
 
 bench-embedded: $(VENV)/.ready $(PEERS)/.ready ## time policy steps of the embedded engine beside TRL's
 	$(RUN)python benchmarks/embedded.py
