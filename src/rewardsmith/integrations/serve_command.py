@@ -36,6 +36,7 @@ class ServeOptions:
     concurrency: int = 256
     token_env: str | None = None
     token_file: str | None = None
+    processes: int = 1
 
     def token(self) -> str | None:
         """Return the token that requests must have; a `UserError` if it is named and not there."""
@@ -81,7 +82,16 @@ def serve(
     Example: `rewardsmith serve recipes/gsm8k.toml --port 8080 --processes 2`
     """
     options = ServeOptions(
-        reward, overrides, deadline, drain, max_body, max_in_flight, concurrency, token_env, token_file
+        reward,
+        overrides,
+        deadline,
+        drain,
+        max_body,
+        max_in_flight,
+        concurrency,
+        token_env,
+        token_file,
+        processes,
     )
     if options.token() is None and not _is_loopback(host):
         raise UserError(f"--host {host} can be reached by others: name a token with --token-env or --token-file")

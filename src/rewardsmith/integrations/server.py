@@ -35,7 +35,7 @@ from rewardsmith.integrations.server_protocols import (
 from rewardsmith.records import read_json
 from rewardsmith.rewards.base import Halt
 from rewardsmith.rewards.component import Component
-from rewardsmith.rewards.tree import walk
+from rewardsmith.rewards.tree import latencies, walk
 from rewardsmith.types import Failure, RolloutGroup, ScoredGroup
 
 RETRY_AFTER = 1
@@ -174,8 +174,8 @@ class RewardServer:
             raise Refusal(503, "stopped", str(error)) from None
         finally:
             self._rollouts -= count
-        for one in scored:
-            self.metrics.scored(one)
+        assert self._reward is not None
+        self.metrics.scored(scored, latencies(self._reward))
         return scored
 
     async def _scored(self, group: RolloutGroup, until: float, seconds: float) -> ScoredGroup:

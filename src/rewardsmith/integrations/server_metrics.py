@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from rewardsmith.types import NOT_COMPUTED, ScoredGroup
@@ -20,6 +21,7 @@ FAMILIES = {
     "rewardsmith_scores_total": ("counter", "answers that got a value"),
     "rewardsmith_failures_total": ("counter", "failed scores by part of the reward and kind; part reward is the whole"),
     "rewardsmith_request_seconds": ("histogram", "seconds from a request to its reply"),
+    "rewardsmith_part_seconds": ("summary", "seconds that a part of the reward took for a group"),
     "rewardsmith_rollouts_in_flight": ("gauge", "answers that are accepted and have no reply yet"),
     "rewardsmith_groups_scoring": ("gauge", "groups that are being scored"),
     "rewardsmith_groups_queued": ("gauge", "groups that wait for a free place"),
@@ -38,6 +40,7 @@ class ServerMetrics:
         self._requests: Counter[tuple[str, int]] = Counter()
         self._failures: Counter[tuple[str, str]] = Counter()
         self._scores = 0
+        self._parts: dict[str, tuple[int, float]] = {}  # groups and seconds
         self._latency: dict[str, tuple[list[int], list[float]]] = {}
 
     def request(self, endpoint: str, status: int, seconds: float) -> None:
@@ -47,9 +50,13 @@ class ServerMetrics:
         counts[bisect_left(BUCKETS, seconds)] += 1
         total[0] += seconds
 
-    def scored(self, group: ScoredGroup) -> None:
-        """Count the scores of a group and the failures of its parts."""
-        for score in group.scores:
+    def scored(self, groups: Iterable[ScoredGroup], seconds: Mapping[str, Sequence[float]]) -> None:
+        """Count the scores of groups, the failures of their parts, and how long the parts took; "" is the whole."""
+        for name, taken in seconds.items():
+            part = name or "reward"
+            count, total = self._parts.get(part, (0, 0.0))
+            self._parts[part] = (count + len(taken), total + sum(taken))
+        for score in chain.from_iterable(group.scores for group in groups):
             self._scores += score.ok
             for name, part in (("reward", score), *score.named_parts()):
                 if part.failure is not None and part.failure.kind not in NOT_COMPUTED:
@@ -75,6 +82,11 @@ class ServerMetrics:
                 ("", {"part": part, "kind": kind}, n) for (part, kind), n in self._failures.items()
             ],
             "rewardsmith_request_seconds": latency,
+            "rewardsmith_part_seconds": [
+                (suffix, {"part": part}, value)
+                for part, (count, total) in self._parts.items()
+                for suffix, value in (("_sum", total), ("_count", count))
+            ],
         }
         return found | {f"rewardsmith_{name}": [("", {}, value)] for name, value in self._gauges().items()}
 

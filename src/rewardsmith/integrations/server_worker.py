@@ -26,6 +26,7 @@ from rewardsmith.integrations.serve_command import BACKLOG, ServeOptions
 from rewardsmith.integrations.server import RewardServer, ServerLimits
 from rewardsmith.integrations.server_metrics import Snapshot
 from rewardsmith.rewards.component import Component
+from rewardsmith.rewards.pool import shared
 from rewardsmith.rewards.tree import check, close
 from rewardsmith.runs.lookup import find_reward
 from rewardsmith.runs.model_registry import ModelRegistry
@@ -112,6 +113,7 @@ class StopSignals:
 async def _open(server: RewardServer, options: ServeOptions, stack: AsyncExitStack, log: Callable[[str], None]) -> None:
     """Load the reward with its models, and check it until the check passes."""
     found = find_reward(options.reward, options.overrides)
+    shared(max(1, len(os.sched_getaffinity(0)) // options.processes))  # workers for rules: not more than processors
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rewardsmith-")))
     models = ModelRegistry(
         found.models, seed=found.seed, folder=folder, log=log, cache=found.cache,
