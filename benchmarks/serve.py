@@ -298,10 +298,13 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5.0, help="of each load")
     parser.add_argument("--rollouts", type=int, default=600, help="that the faulty judge scores")
     parser.add_argument("--peer", help="interpreter that has fastapi and uvicorn")
+    parser.add_argument("--only", choices=["speed", "faults", "signal"], help="one of the three")
     options = parser.parse_args()
-    speed(options.seconds, options.peer)
-    faults(options.rollouts)
-    for processes in (1, 2):
+    if options.only in (None, "speed"):
+        speed(options.seconds, options.peer)
+    if options.only in (None, "faults"):
+        faults(options.rollouts)
+    for processes in (1, 2) if options.only in (None, "signal") else ():
         with serving(RULE, processes=processes) as (address, process):
             replies, lost, refused = asyncio.run(_stopped_under_load(address, process))
             status = process.wait(60)

@@ -94,12 +94,15 @@ def _group(table: dict[str, Any], path: str) -> RolloutGroup:
 
 
 def _prompt(given: object, around: Mapping[str, Any], path: str) -> Prompt:
+    if isinstance(given, str):
+        message = _made(Message, path, "user", given)
+        return _made(Prompt, path, **{"id": text_id(given), "messages": [message], **around})
     if isinstance(given, Mapping):
         if around:
             raise UserError(f"{next(iter(around))} is given next to {path}, which is a table: put it inside")
         table: dict[str, Any] = dict(given)
     else:
-        table = {**around, "messages": given if isinstance(given, list) else [{"role": "user", "content": given}]}
+        table = {**around, "messages": _list(given, path)}
     table.setdefault("id", text_id(str(table.get("messages"))))
     return from_json(Prompt, table)
 
