@@ -43,10 +43,13 @@ JUDGE = """cache = ""
 type = "rubric"
 model = "judge"
 criteria = "10 points for a good answer."
+request = {{ tries = {tries} }}
+failure = {{ wait = 0 }}
 [models.judge]
 type = "server"
 urls = ["{address}/v1"]
 timeout = 5
+retries = {retries}
 """
 PROMPT = "How much is 6 times 7? Give the number alone."
 SAMPLE = {"query": [f"{PROMPT}42"], "prompts": [PROMPT], "labels": ["42"]}
@@ -227,38 +230,44 @@ def speed(seconds: float, peer_python: str | None) -> None:
 
 
 def faults(count: int) -> None:
-    """Print how many values are false while the judge behind the server fails."""
+    """Print how many values are false while the judge behind the server fails, with retries and without."""
     judge = subprocess.Popen([sys.executable, str(HERE / "judges_server.py")], stdout=subprocess.PIPE, text=True)
     try:
         assert judge.stdout is not None
         address = f"http://127.0.0.1:{int(judge.stdout.readline())}"
-        behave(address, Behaviour(latency=0.02, slots=128, faults=0.3, seed=1))
-        with serving(JUDGE.format(address=address), "--deadline", "60") as (served, _):
-            found = asyncio.run(_judged(served, range(count)))
-        values = {number: score["value"] for number, score in found if score["value"] is not None}
-        false = sum(abs(10 * value - truth(number)) > 1e-6 for number, value in values.items())
-        kinds = Counter(score["failure"]["kind"] for _, score in found if score["failure"])
-        met = sum(counted(address).faults.values())
-        print(f"judge with faults: {met} faults, {len(values)} values, {false} false, failures {dict(kinds)}")
+        for name, tries, retries in (("with retries", 3, 4), ("without retries", 1, 0)):
+            behave(address, Behaviour(latency=0.02, slots=128, faults=0.3, seed=1))
+            reward = JUDGE.format(address=address, tries=tries, retries=retries)
+            with serving(reward, "--deadline", "60") as (served, _):
+                found = asyncio.run(_judged(served, range(count)))
+            values = [(number, value) for number, value, _ in found if value is not None]
+            false = sum(abs(10 * value - truth(number)) > 1e-6 for number, value in values)
+            failed = dict(Counter(failure for _, _, failure in found if failure))
+            met = sum(counted(address).faults.values())
+            print(f"judge {name}: {met} faults, {len(values)} values, {false} false, failures {failed}")
     finally:
         judge.terminate()
         judge.wait(30)
 
 
-async def _judged(served: str, numbers: Sequence[int]) -> list[tuple[int, Any]]:
-    """Return each number with its score, from both forms."""
+async def _judged(served: str, numbers: Sequence[int]) -> list[tuple[int, float | None, str]]:
+    """Return each number with its value, or None and what the reply was, by our own form and by OpenRLHF's."""
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=64)) as session:
 
-        async def one(number: int) -> tuple[int, Any]:
+        async def own(number: int) -> tuple[int, float | None, str]:
             group = {"prompt": "Solve it.", "responses": [f"It is solved: {mark(number)}"]}
-            while True:
-                async with session.post(f"{served}/score", json=group) as reply:
-                    body = await reply.json()
-                    if reply.status == 200:
-                        return number, body["scores"][0]
-                await asyncio.sleep(0.2)
+            async with session.post(f"{served}/score", json=group) as reply:
+                (score,) = (await reply.json())["scores"]
+            return number, score["value"], score["failure"] and score["failure"]["kind"]
 
-        return list(await asyncio.gather(*map(one, numbers)))
+        async def other(number: int) -> tuple[int, float | None, str]:
+            sample = {"query": [f"Solve it.It is solved: {mark(number)}</s>"], "prompts": ["Solve it."], "labels": [""]}
+            async with session.post(f"{served}/get_reward", json=sample) as reply:
+                body = await reply.json()
+            return number, body.get("rewards"), "" if reply.status == 200 else f"status {reply.status}"
+
+        calls = [call(number) for number in numbers for call in (own, other)]
+        return list(await asyncio.gather(*calls))
 
 
 # ---- SIGTERM -------------------------------------------------------------------------------------------------------
@@ -296,7 +305,7 @@ def main() -> None:
     """Run all three."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=5.0, help="of each load")
-    parser.add_argument("--rollouts", type=int, default=600, help="that the faulty judge scores")
+    parser.add_argument("--rollouts", type=int, default=200, help="that the faulty judge scores")
     parser.add_argument("--peer", help="interpreter that has fastapi and uvicorn")
     parser.add_argument("--only", choices=["speed", "faults", "signal"], help="one of the three")
     options = parser.parse_args()
