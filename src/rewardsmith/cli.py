@@ -19,6 +19,7 @@ from rewardsmith.console import print_json, print_tables
 from rewardsmith.errors import UserError
 from rewardsmith.recipe import explain as explain_recipe
 from rewardsmith.recipe import load_recipe, load_table, parse_recipe
+from rewardsmith.recipe_files import completions, recipe_names
 from rewardsmith.runs.cache_command import cache
 from rewardsmith.runs.catalogue import FamilyName, described, family_table, overview
 from rewardsmith.runs.commands import flags_of, input_kind, option_classes, run_command
@@ -73,14 +74,23 @@ app.command(cache)
 app.command(App(name="prepare", help="Make the data that reward models are trained on."))
 app.register_install_completion_command(help="Install completion for the shell in use: bash, zsh or fish.")
 
-RecipeFile = Annotated[Path, Parameter(help="a TOML file, or the name of a shipped recipe such as quickstart")]
+
+def _complete_recipe(context: Any) -> list[str]:
+    return completions(context.incomplete)
+
+
+RecipeFile = Annotated[
+    Path, Parameter(help="a TOML file, or the name of a shipped recipe such as quickstart", completer=_complete_recipe)
+]
 Overrides = Annotated[str, Parameter(help="KEY.PATH=VALUE: settings to change, such as stages.policy.steps=10")]
 AsJson = Annotated[bool, Parameter(name="--json", help="print JSON instead of tables")]
 
 
 @app.command
 def init(
-    name: Annotated[str | None, Parameter(help="a shipped recipe; not given: list them")] = None,
+    name: Annotated[
+        str | None, Parameter(help="a shipped recipe; not given: list them", completer=lambda _: list(recipe_names()))
+    ] = None,
     folder: Annotated[Path, Parameter(help="where to write; made if it is not there")] = Path(),
     /,
 ) -> None:
