@@ -71,7 +71,7 @@ line: `rewardsmith run quickstart stages.policy.steps=10`. `rewardsmith COMMAND 
     default_parameter=Parameter(negative=()),
 )
 app.command(cache)
-app.command(App(name="prepare", help="Make the data that reward models are trained on."))
+app.command(App(name="prepare", help="Make the data that reward models and judges are trained on."))
 app.register_install_completion_command(help="Install completion for the shell in use: bash, zsh or fish.")
 
 
