@@ -17,8 +17,9 @@ from typing import Any, Literal
 
 from rewardsmith.config import Choice, import_name, settings_of, summary
 from rewardsmith.console import Table
+from rewardsmith.data import SOURCE
 from rewardsmith.errors import UserError, listing, nearest
-from rewardsmith.recipe import ModelChoice, SourceChoice, StageChoice, TrackerChoice, toml
+from rewardsmith.recipe import ModelChoice, StageChoice, TrackerChoice, toml
 from rewardsmith.recipe_files import find_recipe, recipe_names, shipped_recipes
 from rewardsmith.rewards import REWARD
 from rewardsmith.rewards.rule import RuleChoice
@@ -49,7 +50,7 @@ FAMILIES: Mapping[str, Family] = {
     "losses": Family("losses of a policy stage", _choice(LossChoice), "[stages.loss]"),
     "reductions": Family("how the losses of tokens become one number", _choice(ReductionChoice), "[stages.reduction]"),
     "preference-losses": Family("losses of a reward_model stage", _choice(PreferenceLoss), "[stages.loss]"),
-    "data": Family("where prompts and demonstrations come from", _choice(SourceChoice), "[data.train]"),
+    "data": Family("where prompts and demonstrations come from", SOURCE, "[data.train]"),
     "models": Family("what runs a model", _choice(ModelChoice), "[models.policy]"),
     "stages": Family("what a recipe does, in order", _choice(StageChoice), "[[stages]]"),
     "trackers": Family("where metrics are also written", _choice(TrackerChoice), "[[trackers]]"),
