@@ -8,7 +8,9 @@ from pydantic import Field
 from rewardsmith import Failure, Prompt, RolloutGroup, Score
 
 
-def names_answer(prompt: Prompt, text: str, *, wrong: float = 0.0) -> float:
+def names_answer(
+    prompt: Prompt, text: str, *, wrong: Annotated[float, Field(description="value of a wrong answer")] = 0.0
+) -> float:
     """1 when the answer names the right one of a and b, and not the other; else `wrong`."""
     named = set(re.findall(r"\b[ab]\b", text[:200]))
     return 1.0 if named == {prompt.answer} else wrong
