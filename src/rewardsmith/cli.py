@@ -19,7 +19,7 @@ from rewardsmith.console import print_json, print_tables
 from rewardsmith.errors import UserError
 from rewardsmith.recipe import explain as explain_recipe
 from rewardsmith.recipe import load_recipe, load_table, parse_recipe
-from rewardsmith.recipe_files import completions, recipe_names
+from rewardsmith.recipe_files import completions, find_recipe, recipe_names
 from rewardsmith.runs.cache_command import cache
 from rewardsmith.runs.catalogue import FamilyName, described, family_table, overview
 from rewardsmith.runs.commands import flags_of, input_kind, option_classes, run_command
@@ -221,7 +221,7 @@ def export_for_verl(
     table = load_table(recipe, overrides)
     from rewardsmith.runs.verl_export import SUBMIT, export_verl  # noqa: PLC0415 only this needs verl
 
-    export_verl(table, folder, source=recipe)
+    export_verl(table, folder, source=find_recipe(recipe))
     sys.stdout.write(f"{folder / SUBMIT} submits it to a Ray cluster; {folder / 'README.md'} says what is where\n")
 
 
@@ -259,6 +259,8 @@ def run(
     rewards = RewardTrees(checked, str(recipe))
     if on == "verl":
         check_for_cluster(checked, str(recipe))
+    if not recipe.is_file():
+        sys.stderr.write(f"{recipe} is a shipped recipe; rewardsmith init {recipe} writes a copy to change\n")
     sys.stderr.write("importing torch and transformers\n")
     from rewardsmith.runs.start import Stopped, start  # noqa: PLC0415 a mistake in the recipe should not wait for torch
 

@@ -135,9 +135,10 @@ def test_a_name_of_several_families_shows_them_all() -> None:
 
 
 def test_recipes_that_run_on_a_cpu_come_first() -> None:
-    needs = [str(row[1]) for row in recipe_table().rows]
-    alone = needs.count("CPU only")
-    assert needs[:alone] == ["CPU only"] * alone
+    alone = [row[1] in ("CPU only", "init") for row in recipe_table().rows]
+    assert alone == sorted(alone, reverse=True)
+    needs = {row[0]: row[1] for row in recipe_table().rows}
+    assert (needs["own_reward"], needs["gsm8k"]) == ("init", "model, data")
     assert recipe_table().rows[0][0] == "quickstart"
     assert "quickstart.toml" in describe(RECIPES, "quickstart").about
 

@@ -23,7 +23,7 @@ from rewardsmith.recipe import ModelChoice, StageChoice, TrackerChoice, toml
 from rewardsmith.recipe_files import find_recipe, recipe_names, shipped_recipes
 from rewardsmith.rewards import REWARD
 from rewardsmith.rewards.rule import RuleChoice
-from rewardsmith.runs.settings_table import settings_table
+from rewardsmith.runs.settings_table import narrow, settings_table
 from rewardsmith.trainers.stages import AdvantageChoice, LossChoice, PreferenceLoss, ReductionChoice
 
 
@@ -107,7 +107,7 @@ class Described:
 
     def parts(self) -> list[Table | str]:
         """Return it for the terminal."""
-        return [f"{self.name} ({self.family})\n\n{self.about}\n", *self.tables, self.example]
+        return [f"{self.name} ({self.family})\n\n{self.about}\n", *map(narrow, self.tables), self.example]
 
     def as_json(self) -> dict[str, Any]:
         """Return it as JSON values."""
@@ -163,8 +163,8 @@ def recipe_table() -> Table:
     """Return the shipped recipes: those first that run on a CPU."""
     facts = [(name, *recipe_facts(file)) for name, file in recipe_names().items()]
     rows = [(name, ", ".join(needs) or NOTHING, title) for name, needs, title in facts]
-    rows.sort(key=lambda row: (row[0] != "quickstart", row[1] != NOTHING, row[0]))
-    note = "rewardsmith run NAME runs one, rewardsmith init NAME writes it to a file of yours"
+    rows.sort(key=lambda row: (row[0] != "quickstart", row[1] not in (NOTHING, "init"), row[0]))
+    note = "rewardsmith run NAME runs one; rewardsmith init NAME writes a copy to change, with its rows where it needs init"
     return Table("recipes", {"name": "text", "needs": "text", "what it shows": "text"}, rows, note)
 
 
@@ -176,9 +176,15 @@ def recipe_facts(file: Path) -> tuple[list[str], str]:
         *(["cluster"] if "scale" in table else []),
         *(["server"] if any(model.get("type") in ("server", "managed") for model in models) else []),
         *(["model"] if any(not str(model.get("init", "tiny-")).startswith("tiny-") for model in models) else []),
-        *(["data"] if any("path" in source for source in data) else []),
+        *(["data"] if any("path" in source and not _by_init(source) for source in data) else []),
+        *(["init"] if any(map(_by_init, data)) else []),
     ]
     return needs, str(table.get("title", ""))
+
+
+def _by_init(source: Mapping[str, Any]) -> bool:
+    """Whether the rows of a data table are written by `rewardsmith init`."""
+    return str(source.get("made_by", "")).startswith("rewardsmith init")
 
 
 # ---- settings -------------------------------------------------------------------------------------------------------

@@ -45,7 +45,7 @@ def next_steps(files: Sequence[Path], folder: Path) -> str:
     """Return what was written, and the commands that use it."""
     recipe = shlex.quote(files[0].name)
     needs, title = recipe_facts(files[0])
-    needs = [need for need in needs if need != "data" or not files[1:]]  # a companion has its rows
+    needs = [need for need in needs if need != "init"]  # it has just been done
     lines = [f"wrote {', '.join(map(str, files))}", f"  {title}", ""]
     lines += [] if folder.resolve() == Path.cwd() else [f"cd {shlex.quote(str(folder))}"]
     on = " --on verl" if "cluster" in needs else ""
