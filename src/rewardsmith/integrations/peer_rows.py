@@ -1,0 +1,106 @@
+"""Rows of other trainers as rollout groups, and scores as the flat columns that they log."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rewardsmith.checks import freeze, unicode
+from rewardsmith.errors import UserError
+from rewardsmith.rewards.tree import needs_whole_groups
+from rewardsmith.runs.loaded_reward import LoadedReward, load_reward
+from rewardsmith.types import Message, Prompt, Score
+
+ANSWER_COLUMNS = ("solution", "answer", "ground_truth")
+"""Columns in which datasets have the right answer; the first one that a row has counts."""
+
+SOURCE_COLUMNS = ("source", "data_source")
+"""Columns in which datasets have the name of the data set or task."""
+
+
+def load(reward: Any, models: Mapping[str, Any] | None = None) -> LoadedReward:
+    """Return what `rewardsmith.reward` makes of it; one that is loaded already is shared."""
+    return reward if isinstance(reward, LoadedReward) else load_reward(reward, models=models)
+
+
+def compares_answers(reward: LoadedReward) -> bool:
+    """Whether the score of an answer depends on the other answers to its prompt."""
+    return needs_whole_groups(reward.component)
+
+
+class ScoreFailedError(RuntimeError):
+    """A rollout has no score. Raised where the peer has no value that means so."""
+
+    def __init__(self, score: Score) -> None:
+        assert score.failure is not None
+        super().__init__(f"the reward could not score this answer: {score.failure.kind}: {score.failure.detail}")
+        self.kind = score.failure.kind
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which columns of a peer's row are the right answer and the source of the prompt; all others become `info`."""
+
+    answer: str | Sequence[str] = ANSWER_COLUMNS
+    source: str | Sequence[str] = SOURCE_COLUMNS
+
+    def prompt(self, prompt: Any, row: Mapping[str, Any]) -> Prompt:
+        """Return the prompt of a row. Values that are no JSON, such as pictures, are left out of its `info`."""
+        messages = messages_of(prompt)
+        answer, source = self._find(row, self.answer), self._find(row, self.source)
+        info = {str(name): value for name, value in row.items() if _is_json(name, value)}
+        text = "\0".join(f"{message.role}\0{message.content}" for message in messages)
+        digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+        return Prompt(digest, messages, source=source if isinstance(source, str) else "", answer=answer, info=info)
+
+    def _find(self, row: Mapping[str, Any], names: str | Sequence[str]) -> Any:
+        if isinstance(names, str):
+            if names not in row:
+                raise UserError(f"there is no column {names!r} in the data: it has {', '.join(sorted(row)) or 'none'}")
+            return row[names]
+        return next((row[name] for name in names if row.get(name) is not None), None)
+
+
+def messages_of(prompt: Any) -> list[Message]:
+    """Return a prompt as messages: text is one user message, and a conversation keeps its roles."""
+    if isinstance(prompt, str):
+        return [Message("user", unicode(prompt))]
+    turns = list(prompt)
+    if not turns:
+        raise UserError("a prompt of the data is an empty conversation: it needs at least one message")
+    return [Message(str(_entry(turn, "role")), unicode(content_text(_entry(turn, "content")))) for turn in turns]
+
+
+def completion_text(completion: Any) -> str:
+    """Return what the model wrote: text, or all assistant messages of a conversation, tool results left out."""
+    if isinstance(completion, str):
+        return unicode(completion)
+    turns = [content_text(_entry(turn, "content")) for turn in completion if _entry(turn, "role") == "assistant"]
+    return unicode("\n\n".join(turn for turn in turns if turn))
+
+
+def content_text(content: Any) -> str:
+    """Return the text of a message's content; its pictures and sounds are left out."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    parts = (_entry(part, "text") for part in content)
+    return "\n".join(part for part in parts if isinstance(part, str))
+
+
+def part_values(score: Score) -> dict[str, float | None]:
+    """Return the value of every part by its dotted name; None where it has none."""
+    return {name: part.value for name, part in score.named_parts()}
+
+
+def _entry(table: Any, name: str) -> Any:
+    return table.get(name) if isinstance(table, Mapping) else getattr(table, name, None)
+
+
+def _is_json(name: str, value: Any) -> bool:
+    try:
+        freeze(str(name), value)
+    except (TypeError, ValueError):
+        return False
+    return True
