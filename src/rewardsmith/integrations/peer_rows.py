@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rewardsmith.api import reward as load_reward
 from rewardsmith.checks import freeze, unicode
 from rewardsmith.errors import UserError
-from rewardsmith.rewards.tree import needs_whole_groups
-from rewardsmith.runs.loaded_reward import LoadedReward, load_reward
+from rewardsmith.runs.loaded_reward import LoadedReward
 from rewardsmith.types import Message, Prompt, Score
 
 ANSWER_COLUMNS = ("solution", "answer", "ground_truth")
@@ -21,13 +22,15 @@ SOURCE_COLUMNS = ("source", "data_source")
 
 
 def load(reward: Any, models: Mapping[str, Any] | None = None) -> LoadedReward:
-    """Return what `rewardsmith.reward` makes of it; one that is loaded already is shared."""
-    return reward if isinstance(reward, LoadedReward) else load_reward(reward, models=models)
+    """Return a reward for training: too many failures stop the run, as its failure policy says."""
+    loaded = load_reward(reward, models)
+    loaded.stop_on_failures = True
+    return loaded
 
 
-def compares_answers(reward: LoadedReward) -> bool:
-    """Whether the score of an answer depends on the other answers to its prompt."""
-    return needs_whole_groups(reward.component)
+def missing(peer: str, extra: str) -> UserError:
+    """Return the error for a peer that is not installed."""
+    return UserError(f'this needs {peer}, which is not installed: pip install "rewardsmith[{extra}]"')
 
 
 class ScoreFailedError(RuntimeError):
@@ -92,6 +95,11 @@ def content_text(content: Any) -> str:
 def part_values(score: Score) -> dict[str, float | None]:
     """Return the value of every part by its dotted name; None where it has none."""
     return {name: part.value for name, part in score.named_parts()}
+
+
+def logged_parts(score: Score) -> dict[str, float]:
+    """Return the same as numbers, for peers whose rows must all have the same columns; NaN where there is none."""
+    return {name: math.nan if value is None else value for name, value in part_values(score).items()}
 
 
 def _entry(table: Any, name: str) -> Any:

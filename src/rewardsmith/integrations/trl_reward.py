@@ -3,8 +3,8 @@
     GRPOTrainer(model, reward_funcs=trl_reward({"type": "rule", "rule": "math"}), train_dataset=dataset, args=args)
 
 TRL hands over flat lists; here they become groups again, and each group is scored as a whole. A rollout without a score
-is None: TRL leaves it out of the mean of its group, and its advantage is 0. A composed reward is ONE function for TRL: of
-several functions, TRL counts the one that returned None as 0 where another one returned a number.
+is None: TRL leaves it out of the mean of its group, and its advantage is 0. A composed reward is ONE function for TRL:
+of several functions, TRL counts the one that returned None as 0 where another one returned a number.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from rewardsmith.integrations.peer_rows import (
     ANSWER_COLUMNS,
     SOURCE_COLUMNS,
     Columns,
-    compares_answers,
     completion_text,
     load,
     part_values,
@@ -62,7 +61,9 @@ class TrlReward:
         """
         rows = {name: values for name, values in columns.items() if name not in _OF_TRL}
         size = self._num_generations or _generations_of(log_metric)
-        groups = [self._group(indices, prompts, completions, completion_ids, rows) for indices in self._split(prompts, size)]
+        groups = [
+            self._group(indices, prompts, completions, completion_ids, rows) for indices in self._split(prompts, size)
+        ]
         scored = await asyncio.gather(*(self.reward.score_group(group) for group in groups))
         scores = [score for one in scored for score in one.scores]
         if self._log and log_extra is not None and log_metric is not None:
@@ -76,11 +77,11 @@ class TrlReward:
             blocks = [list(range(start, start + size)) for start in range(0, count, size)]
             if all(prompts[i] == prompts[block[0]] for block in blocks for i in block):
                 return blocks
-        if compares_answers(self.reward):
+        if self.reward.needs_whole_groups:
             known = "unknown (set num_generations of trl_reward)" if size is None else str(size)
             raise UserError(
-                f"{self.__name__} compares the answers to a prompt with each other, but this process has {count} answers"
-                f" that are no whole groups: num_generations is {known}.\nMake per_device_train_batch_size *"
+                f"{self.__name__} compares the answers to a prompt with each other, but this process has {count}"
+                f" answers that are no whole groups: num_generations is {known}.\nMake per_device_train_batch_size *"
                 " steps_per_generation a multiple of num_generations (per_device_eval_batch_size for the evaluation),"
                 " so that no group is split over processes"
             )
