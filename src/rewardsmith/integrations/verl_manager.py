@@ -29,7 +29,6 @@ GROUP_DEADLINE = 1800.0
 """Seconds from the first answer of a group to the last, unless `group_deadline` is set."""
 
 
-
 class SharedCollector:
     """A collector in a process of its own, as a Ray actor."""
 
