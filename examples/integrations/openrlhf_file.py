@@ -1,4 +1,4 @@
-"""A reward of rewardsmith for OpenRLHF: `python -m openrlhf.cli.train_ppo_ray --reward.remote_url openrlhf_file.py …`."""
+"""A reward of rewardsmith for OpenRLHF: `openrlhf.cli.train_ppo_ray --reward.remote_url openrlhf_file.py …`."""
 
 from rewardsmith.integrations.openrlhf_reward import openrlhf_reward
 

@@ -16,10 +16,12 @@ import torch
 from aiohttp import web
 from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
+from trl.rewards import think_format_reward
 
+import rewardsmith as rs
 from rewardsmith import Failure, RolloutGroup, Score, UserError
 from rewardsmith.engines.embedded.tiny import make_tiny
-from rewardsmith.integrations.trl_reward import FAILURE_KINDS, trl_reward
+from rewardsmith.integrations.trl_reward import FAILURE_KINDS, from_trl, trl_reward
 from rewardsmith.rewards import CannotScore
 from tests.peers.loopback import serve
 
@@ -220,3 +222,15 @@ def test_the_example_runs() -> None:
     last = module.main(2)
     assert last["rewardsmith/failed"] == 0
     assert last["reward"] == pytest.approx(last["rewardsmith/digits/mean"] + 0.5 * last["rewardsmith/short/mean"])
+
+
+def test_functions_of_trl_itself_are_rewards_of_ours() -> None:
+    """By module and as objects they give what TRL's own function gives."""
+    texts = ["<think>\nso\n</think>\n\nIt is 4.", "It is 4."]
+    completions = [[{"role": "assistant", "content": text}] for text in texts]
+    expected = think_format_reward(completions=completions)
+    table = {"type": "trl_function", "path": "trl.rewards", "name": "think_format_reward"}
+    for reward in (table, from_trl(think_format_reward)):
+        with rs.reward(reward) as loaded:
+            assert rs.score(loaded, "2+2?", texts).values == [expected]
+    assert expected == [1.0, 0.0]

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import verifiers.v1 as vf
 from aiohttp import web
 
-import verifiers.v1 as vf
-from rewardsmith import UserError
-from rewardsmith.integrations.verifiers_reward import verifiers_reward
+import rewardsmith as rs
+from rewardsmith import Rollout, RolloutGroup, UserError
+from rewardsmith.integrations.verifiers_reward import from_verifiers, taskset_prompts, verifiers_reward
 from tests.peers.loopback import serve
 
 pytestmark = pytest.mark.filterwarnings("default")  # of its libraries
@@ -106,3 +106,51 @@ def test_answers_of_one_episode_are_ranked_together(endpoint: str) -> None:
 def test_a_ranking_of_single_traces_is_refused() -> None:
     with pytest.raises(UserError, match="score_traces"):
         verifiers_reward(lambda responses: [0.0 for _ in responses])
+
+
+def graded(kind: str) -> Any:
+    """The reward of a taskset by its id, as an object, and as a class of tasks."""
+    if kind == "id":
+        return {"type": "verifiers", "taskset": "graded-env"}
+    taskset = vf.load_taskset(vf.taskset_config_type("graded-env")(id="graded-env"))
+    return from_verifiers(taskset if kind == "taskset" else type(taskset).task_type())
+
+
+@pytest.mark.parametrize("kind", ["id", "taskset", "class"])
+def test_an_environment_of_verifiers_is_a_reward(kind: str) -> None:
+    taskset = vf.load_taskset(vf.taskset_config_type("graded-env")(id="graded-env"))
+    prompts = taskset_prompts(taskset.take(2), source="sums")
+    assert [(prompt.answer, prompt.source, prompt.info["hint"]) for prompt in prompts] == [
+        ("1", "sums", "add"),
+        ("2", "sums", "add"),
+    ]
+    texts = ["1", "a long answer", "please raise"]
+    with rs.reward(graded(kind)) as reward:
+        (scored, _) = reward.score_groups([RolloutGroup(prompt, [Rollout(t) for t in texts]) for prompt in prompts])
+    right, wrong, failed = scored.scores
+    assert right.value == 1.0 + 0.5 + 0.5
+    assert {name: part.value for name, part in right.parts.items()} == {"right": 1.0, "short": 1.0, "asked": 1.0}
+    assert right.feedback == '{"length": 1.0}'
+    assert wrong.value == 0.5
+    assert failed.failure.kind == "crashed"
+    assert "the grader is confused" in failed.failure.detail
+    assert set(failed.parts) == set(right.parts)
+
+
+def test_a_plain_prompt_is_a_task_too_and_one_without_an_answer_is_a_failure() -> None:
+    with rs.reward(graded("id")) as reward:
+        assert rs.score(reward, "2+2?", ["4"], answers="4").values == [[2.0]]
+        assert rs.score(reward, "2+2?", ["4"]).failures[0][0].kind == "invalid"
+
+
+def test_a_reward_that_needs_a_sandbox_is_refused() -> None:
+    with (
+        rs.reward({"type": "verifiers", "taskset": "sandboxed-env"}) as reward,
+        pytest.raises(UserError, match="sandbox"),
+    ):
+        reward.check()
+    with (
+        rs.reward({"type": "verifiers", "taskset": "no-such-env"}) as reward,
+        pytest.raises(UserError, match="no-such"),
+    ):
+        reward.check()

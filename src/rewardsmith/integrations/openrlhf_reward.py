@@ -16,10 +16,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rewardsmith.errors import UserError
-from rewardsmith.integrations.peer_rows import Columns, ScoreFailedError, load, logged_parts
+from rewardsmith.integrations.peer_rows import PeerColumns, ScoreFailedError, load, logged_parts
 from rewardsmith.types import Rollout, RolloutGroup, ScoredGroup
 
-_COLUMNS = Columns(answer=("label",))
+_COLUMNS = PeerColumns(answer=("label",))
 
 RewardFunction = Callable[[Sequence[str], Sequence[str], Sequence[Any]], dict[str, Any]]
 

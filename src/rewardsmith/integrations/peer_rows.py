@@ -15,10 +15,10 @@ from rewardsmith.runs.loaded_reward import LoadedReward
 from rewardsmith.types import Message, Prompt, Score
 
 ANSWER_COLUMNS = ("solution", "answer", "ground_truth")
-"""Columns in which datasets have the right answer; the first one that a row has counts."""
+"""PeerColumns in which datasets have the right answer; the first one that a row has counts."""
 
 SOURCE_COLUMNS = ("source", "data_source")
-"""Columns in which datasets have the name of the data set or task."""
+"""PeerColumns in which datasets have the name of the data set or task."""
 
 
 def load(reward: Any, models: Mapping[str, Any] | None = None) -> LoadedReward:
@@ -43,7 +43,7 @@ class ScoreFailedError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Columns:
+class PeerColumns:
     """Which columns of a peer's row are the right answer and the source of the prompt; all others become `info`."""
 
     answer: str | Sequence[str] = ANSWER_COLUMNS

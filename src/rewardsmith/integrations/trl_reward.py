@@ -21,11 +21,12 @@ from rewardsmith.errors import UserError
 from rewardsmith.integrations.peer_rows import (
     ANSWER_COLUMNS,
     SOURCE_COLUMNS,
-    Columns,
+    PeerColumns,
     completion_text,
     load,
     part_values,
 )
+from rewardsmith.rewards.trl_function import TrlCallable
 from rewardsmith.runs.loaded_reward import LoadedReward
 from rewardsmith.types import NOT_COMPUTED, FailureKind, Rollout, RolloutGroup, Score
 
@@ -38,7 +39,7 @@ class TrlReward:
     """A reward that TRL calls like a function; see `trl_reward`."""
 
     def __init__(
-        self, reward: LoadedReward, columns: Columns, *, name: str, num_generations: int | None, log: bool
+        self, reward: LoadedReward, columns: PeerColumns, *, name: str, num_generations: int | None, log: bool
     ) -> None:
         self.reward = reward
         self.__name__ = name  # TRL names its metrics by it
@@ -146,7 +147,20 @@ def trl_reward(
         num_generations: answers per prompt; not set: the trainer's own.
         log: whether parts and failures are logged to TRL.
     """
-    return TrlReward(load(reward, models), Columns(answer, source), name=name, num_generations=num_generations, log=log)
+    return TrlReward(
+        load(reward, models), PeerColumns(answer, source), name=name, num_generations=num_generations, log=log
+    )
+
+
+def from_trl(function: Callable[..., Any], *, conversational: bool = True, whole: bool = False) -> TrlCallable:
+    """Return a reward function of TRL as a reward, for `rewardsmith.reward`. None is a failure, not 0.
+
+    Args:
+        function: of `prompts`, `completions` and columns of the data; sync or async.
+        conversational: whether it expects lists of messages; else text.
+        whole: whether the values of a group depend on each other.
+    """
+    return TrlCallable(function, conversational=conversational, whole=whole)
 
 
 def _generations_of(log_metric: Callable[[str, float], None] | None) -> int | None:

@@ -13,11 +13,13 @@ It scores one trace at a time. A failure is raised: verifiers records it as an e
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 from rewardsmith.errors import UserError
-from rewardsmith.integrations.peer_rows import ANSWER_COLUMNS, Columns, ScoreFailedError, load, part_values
+from rewardsmith.integrations.peer_rows import ANSWER_COLUMNS, PeerColumns, ScoreFailedError, load, part_values
+from rewardsmith.rewards.verifiers_tasks import TASK, VerifiersObject
 from rewardsmith.types import Prompt, Rollout, RolloutGroup, Score
 
 View = Literal["last_reply", "transcript"]
@@ -45,11 +47,11 @@ def verifiers_reward(
         view: what of a trace is the answer.
         name: prefix of the metrics.
     """
-    loaded, columns = load(reward, models), Columns(answer)
+    loaded, columns = load(reward, models), PeerColumns(answer)
     if loaded.needs_whole_groups:
         raise UserError(
-            "the reward compares the answers to a prompt with each other, and verifiers scores each trace alone: let the"
-            " environment run the answers in one episode, and call score_traces in its finalize()"
+            "the reward compares the answers to a prompt with each other, and verifiers scores each trace alone: let"
+            " the environment run the answers in one episode, and call score_traces in its finalize()"
         )
 
     async def scored(task: Any, trace: Any) -> float:
@@ -81,7 +83,7 @@ async def score_traces(
         view: see `verifiers_reward`.
         name: of the reward, and prefix of the metrics.
     """
-    group = RolloutGroup(task_prompt(task, Columns(answer)), [_rollout(trace, view) for trace in traces])
+    group = RolloutGroup(task_prompt(task, PeerColumns(answer)), [_rollout(trace, view) for trace in traces])
     for trace, score in zip(traces, (await load(reward).score_group(group)).scores, strict=True):
         try:
             trace.record_reward(name, _recorded(trace, score, name))
@@ -90,7 +92,24 @@ async def score_traces(
             trace.record_error(error)
 
 
-def task_prompt(task: Any, columns: Columns) -> Prompt:
+def from_verifiers(tasks: Any) -> VerifiersObject:
+    """Return the rewards of a taskset of verifiers, or of a class of tasks, as a reward for `rewardsmith.reward`."""
+    return VerifiersObject(tasks)
+
+
+def taskset_prompts(
+    tasks: Iterable[Any], *, source: str = "", answer: str | Sequence[str] = ANSWER_COLUMNS
+) -> list[Prompt]:
+    """Return the tasks of a taskset as prompts, such as `taskset.take(100)`; the reward `verifiers` can score them."""
+    found = []
+    for index, task in enumerate(tasks):
+        prompt = task_prompt(task.data, PeerColumns(answer))
+        info = {**prompt.info, TASK: task.data.model_dump(mode="json", exclude_none=True)}
+        found.append(replace(prompt, id=task.data.id or f"{source or 'task'}-{index}", source=source, info=info))
+    return found
+
+
+def task_prompt(task: Any, columns: PeerColumns) -> Prompt:
     """Return the prompt of the data of a task; all its fields are the prompt's `info`."""
     row = task.model_dump(mode="json", exclude_none=True)
     prompt = row.pop("prompt", None) or row.get("description") or ""

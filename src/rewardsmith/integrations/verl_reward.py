@@ -15,11 +15,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rewardsmith.errors import UserError
-from rewardsmith.integrations.peer_rows import Columns, ScoreFailedError, load, logged_parts
+from rewardsmith.integrations.peer_rows import PeerColumns, ScoreFailedError, load, logged_parts
 from rewardsmith.runs.loaded_reward import LoadedReward
 from rewardsmith.types import Prompt, Rollout, RolloutGroup, Score
 
-COLUMNS = Columns(answer=("ground_truth",), source=("data_source",))
+COLUMNS = PeerColumns(answer=("ground_truth",), source=("data_source",))
 
 _loaded: dict[str, LoadedReward] = {}
 _lock = threading.Lock()
