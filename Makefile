@@ -6,7 +6,7 @@ SERVERS := .venv-servers
 VERL   := .venv-verl
 RUN    := $(VENV)/bin/
 
-.PHONY: help quickstart recipes test test-slow test-servers test-scale test-scale-slow quickstart-verl fuzz check format bench bench-rules bench-verifiers bench-judges bench-embedded bench-sft bench-prime bench-scale parity clean
+.PHONY: help quickstart recipes test test-slow test-servers test-peers test-scale test-scale-slow quickstart-verl fuzz check format bench bench-rules bench-verifiers bench-judges bench-embedded bench-sft bench-prime bench-scale parity clean
 .DEFAULT_GOAL := help
 
 help:            ## list the targets
@@ -20,7 +20,8 @@ $(VENV)/.ready: pyproject.toml
 # The peers' own requirements are large (ray, transformers); they never touch the main environment.
 $(PEERS)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(PEERS)
-	$(PEERS)/bin/pip install --quiet --disable-pip-version-check "torch==2.13.0" -e ".[peers]"
+	$(PEERS)/bin/pip install --quiet --disable-pip-version-check "torch==2.13.0" -e ".[peers]" beartype hypothesis pytest
+	$(PEERS)/bin/pip install --quiet --disable-pip-version-check --no-deps "openrlhf==0.11.2" # the rest of it needs CUDA
 	@touch $@
 
 # A real model server, vLLM on a CPU, for the tests. What it brings for pictures and sound does not fit its torch.
@@ -54,6 +55,9 @@ test-slow: $(VENV)/.ready ## run the tests of whole lifecycles, long kill-and-re
 
 test-servers: $(VENV)/.ready $(SERVERS)/.ready ## run the tests with a real model server, three to six minutes on two CPU cores
 	REWARDSMITH_SERVER_PYTHON=$(SERVERS)/bin/python $(RUN)pytest tests/servers
+
+test-peers: $(PEERS)/.ready ## run the tests with real TRL, verifiers and OpenRLHF, one to two minutes on two CPU cores
+	$(PEERS)/bin/pytest tests/peers
 
 quickstart-verl: $(VERL)/.ready ## the same on verl's workers over Ray: two processes on the CPU, about five minutes
 	$(VERL)/bin/rewardsmith run recipes/scale/quickstart_verl.toml --on verl
