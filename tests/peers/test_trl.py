@@ -5,7 +5,11 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import itertools
+import json
 import math
+import os
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -234,3 +238,29 @@ def test_functions_of_trl_itself_are_rewards_of_ours() -> None:
         with rs.reward(reward) as loaded:
             assert rs.score(loaded, "2+2?", texts).values == [expected]
     assert expected == [1.0, 0.0]
+
+
+@pytest.mark.parametrize(("batch", "split"), [(GROUP, False), (GROUP // 2, True)])
+def test_two_processes(batch: int, split: bool, tmp_path: Path) -> None:
+    """Whole groups in each process are ranked; groups that are split over the processes are refused."""
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    script = str(Path(__file__).with_name("trl_processes.py"))
+    paths = os.pathsep.join(filter(None, [str(Path(rs.__file__).parents[1]), os.environ.get("PYTHONPATH")]))
+    result = subprocess.run(
+        [*launch, script, str(tmp_path), str(batch)],
+        env=os.environ | {"PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    if split:
+        errors = [file.read_text() for file in tmp_path.glob("error-*")]  # the first to fail may end the other
+        assert errors, result.stderr[-3000:]
+        assert all("steps_per_generation" in error for error in errors)
+    else:
+        assert result.returncode == 0, result.stderr[-3000:]
+        logs = json.loads((tmp_path / "logs.json").read_text())
+        assert logs["history"][0]["rewardsmith/size/mean"] == GROUP
+        groups = [logs["rewards"][start : start + GROUP] for start in (0, GROUP)]
+        assert all(min(group) == 0 for group in groups)

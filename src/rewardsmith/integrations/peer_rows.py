@@ -53,6 +53,10 @@ class PeerColumns:
         """Return the prompt of a row. Values that are no JSON, such as pictures, are left out of its `info`."""
         messages = messages_of(prompt)
         answer, source = self._find(row, self.answer), self._find(row, self.source)
+        if not _is_json("answer", answer):
+            raise UserError(
+                f"the answer of a row is a {type(answer).__name__}: it must be text, a number, a list or a table"
+            )
         info = {str(name): value for name, value in row.items() if _is_json(name, value)}
         text = "\0".join(f"{message.role}\0{message.content}" for message in messages)
         digest = hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -16,14 +16,18 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-import ray
-from verl import DataProto
-from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
-
 from rewardsmith.errors import UserError
 from rewardsmith.integrations.group_collector import GroupCollector
+from rewardsmith.integrations.peer_rows import missing
 from rewardsmith.integrations.verl_reward import plain, reward_of, verl_prompt, verl_table
 from rewardsmith.types import Prompt, Rollout, Score
+
+try:
+    import ray
+    from verl import DataProto
+    from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
+except ModuleNotFoundError as error:
+    raise missing("verl", "verl") from error
 
 GROUP_DEADLINE = 1800.0
 """Seconds from the first answer of a group to the last, unless `group_deadline` is set."""
