@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import importlib.util
 import json
 import math
 import os
@@ -11,12 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
-from omegaconf import OmegaConf
-from verl import DataProto
-from verl.experimental.reward_loop.reward_loop import RewardLoopWorker
 
 from rewardsmith import UserError
 from rewardsmith.engines.embedded.tiny import make_tiny
@@ -24,65 +19,34 @@ from rewardsmith.integrations.peer_rows import ScoreFailedError
 
 ROOT = Path(__file__).parents[2]
 FUNCTION = "pkg://rewardsmith.integrations.verl_reward"
-MANAGER = {"source": "importlib", "name": "GroupRewardManager"}
-MANAGER |= {"module": {"path": "pkg://rewardsmith.integrations.verl_manager"}}
 SUM = {
     "type": "sum",
     "parts": {"right": {"type": "rule", "rule": "exact"}, "short": {"type": "rule", "rule": "length", "weight": 0.5}},
 }
 
 
-def config(folder: Path, recipe: Any, *, manager: bool = False, n: int = 2, **changes: Any) -> Any:
-    tokenizer: Any = make_tiny("tiny-llama", seed=0)[1]
-    tokenizer.save_pretrained(folder)
-    custom = {"path": None if manager else FUNCTION, "name": "compute_score", "reward_kwargs": {"recipe": recipe}}
-    return OmegaConf.create(
-        {
-            "reward": {
-                "custom_reward_function": custom,
-                "reward_manager": MANAGER if manager else {"source": "register", "name": "naive"},
-                "reward_model": {"enable": False},
-            },
-            "actor_rollout_ref": {
-                "model": {"path": str(folder), "tokenizer_path": None},
-                "rollout": {"n": n, "val_kwargs": {"n": n}},
-            },
-            "trainer": {"val_before_train": True, "test_freq": -1},
-        }
-        | changes
-    )
+spec = importlib.util.spec_from_file_location("verl_rows", ROOT / "examples" / "integrations" / "verl_rows.py")
+example = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(example)
+MANAGER = example.MANAGER
+TOKENIZER: Any = make_tiny("tiny-llama", seed=0)[1]
 
 
-def rows(answers: list[str], uids: list[str], truth: str = "42") -> DataProto:
-    tokenizer: Any = make_tiny("tiny-llama", seed=0)[1]
-    ids = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in answers]
-    longest = max(map(len, ids))
-    responses = torch.tensor([[*one, *[0] * (longest - len(one))] for one in ids])
-    mask = torch.tensor([[*[1] * len(one), *[0] * (longest - len(one))] for one in ids])
-    chat = [{"role": "user", "content": "12 + 30 = ?"}]
-    columns = {
-        "uid": uids,
-        "data_source": ["sums"] * len(ids),
-        "reward_model": [{"style": "rule", "ground_truth": truth}] * len(ids),
-        "extra_info": [{"question": "12 + 30 = ?"} for _ in ids],
-        "raw_prompt": [chat] * len(ids),
-    }
-    table = {name: np.empty(len(ids), dtype=object) for name in columns}
-    for name, values in columns.items():
-        table[name][:] = values
-    tensors = {"prompts": torch.zeros(len(ids), 1, dtype=torch.long), "responses": responses}
-    return DataProto.from_dict(tensors=tensors | {"attention_mask": mask}, non_tensors=table)
+def config(folder: Path, recipe: Any, *, manager: bool = False) -> Any:
+    TOKENIZER.save_pretrained(folder)
+    settings = example.verl_settings(str(folder), recipe, n=2)
+    if not manager:
+        settings.reward.custom_reward_function.path = FUNCTION
+        settings.reward.reward_manager = {"source": "register", "name": "naive"}
+    return settings
 
 
-def scored(settings: Any, data: DataProto) -> list[dict[str, Any]]:
-    async def main() -> list[dict[str, Any]]:
-        return await RewardLoopWorker(settings).compute_score_batch(data)
-
-    return asyncio.run(main())
+def scored(settings: Any, answers: list[str], uids: list[str], truth: Any = "42") -> list[dict[str, Any]]:
+    return example.verl_scores(settings, example.verl_rows(TOKENIZER, "12 + 30 = ?", truth, answers, uids))
 
 
 def test_the_function_gives_scores_with_parts(tmp_path: Path) -> None:
-    found = scored(config(tmp_path, SUM), rows(["42", "41"], ["a", "a"]))
+    found = scored(config(tmp_path, SUM), ["42", "41"], ["a", "a"])
     assert [one["reward_score"] for one in found] == [1.5, 0.5]
     assert found[0]["reward_extra_info"] == {"right": 1.0, "short": 1.0, "score": 1.5}
 
@@ -90,7 +54,7 @@ def test_the_function_gives_scores_with_parts(tmp_path: Path) -> None:
 def test_the_manager_scores_groups_as_a_whole(tmp_path: Path) -> None:
     log = tmp_path / "scored.jsonl"
     recipe = {"type": "tests.scale.logged_rewards:Ranked", "file": str(log)}
-    found = scored(config(tmp_path, recipe, manager=True), rows(["1b", "2", "cc", "e5"], ["x", "y", "y", "x"]))
+    found = scored(config(tmp_path, recipe, manager=True), ["1b", "2", "cc", "e5"], ["x", "y", "y", "x"])
     groups = [json.loads(line) for line in log.read_text().splitlines()]
     assert sorted(len(group["values"]) for group in groups) == [2, 2]
     assert {(group["prompt"], group["answer"]) for group in groups} == {("12 + 30 = ?", "42")}
@@ -98,23 +62,27 @@ def test_the_manager_scores_groups_as_a_whole(tmp_path: Path) -> None:
     assert set(found[0]["reward_extra_info"]) == {"digits", "score"}
 
 
+def test_the_example_scores_its_answers() -> None:
+    assert example.main({"type": "rule", "rule": "math"}) == [1.0, 0.0, 1.0, 0.0]
+
+
 @pytest.mark.parametrize("manager", [False, True])
 def test_a_failure_is_raised_and_never_a_number(tmp_path: Path, manager: bool) -> None:
     settings = config(tmp_path, {"type": "rule", "rule": "exact"}, manager=manager)
     with pytest.raises(ScoreFailedError, match="invalid"):
-        scored(settings, rows(["42", "41"], ["a", "a"], truth=None))
+        scored(settings, ["42", "41"], ["a", "a"], truth=None)
 
 
 def test_what_cannot_work_is_refused_with_the_remedy(tmp_path: Path) -> None:
     ranked = {"type": "tests.scale.logged_rewards:Ranked", "file": str(tmp_path / "log")}
     with pytest.raises(UserError, match="GroupRewardManager"):
-        scored(config(tmp_path, ranked), rows(["42"], ["a"]))
+        scored(config(tmp_path, ranked), ["42"], ["a"])
     with pytest.raises(UserError, match="reward_kwargs"):
-        scored(config(tmp_path, None), rows(["42"], ["a"]))
+        scored(config(tmp_path, None), ["42"], ["a"])
     other = config(tmp_path, ranked, manager=True)
     other.actor_rollout_ref.rollout.val_kwargs.n = 1
     with pytest.raises(UserError, match="val_kwargs"):
-        scored(other, rows(["42"], ["a"]))
+        scored(other, ["42"], ["a"])
 
 
 @pytest.mark.parametrize("kind", ["manager", pytest.param("function", marks=pytest.mark.slow)])

@@ -57,7 +57,7 @@ class PeerColumns:
             raise UserError(
                 f"the answer of a row is a {type(answer).__name__}: it must be text, a number, a list or a table"
             )
-        info = {str(name): value for name, value in row.items() if _is_json(name, value)}
+        info = json_fields(row)
         text = "\0".join(f"{message.role}\0{message.content}" for message in messages)
         digest = hashlib.sha256(text.encode()).hexdigest()[:16]
         return Prompt(digest, messages, source=source if isinstance(source, str) else "", answer=answer, info=info)
@@ -106,13 +106,18 @@ def logged_parts(score: Score) -> dict[str, float]:
     return {name: math.nan if value is None else value for name, value in part_values(score).items()}
 
 
+def json_fields(table: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return the entries of a table that are JSON; pictures and other objects are left out."""
+    return {str(name): value for name, value in table.items() if _is_json(str(name), value)}
+
+
 def _entry(table: Any, name: str) -> Any:
     return table.get(name) if isinstance(table, Mapping) else getattr(table, name, None)
 
 
 def _is_json(name: str, value: Any) -> bool:
     try:
-        freeze(str(name), value)
+        freeze(name, value)
     except (TypeError, ValueError):
         return False
     return True

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rewardsmith.errors import UserError
-from rewardsmith.integrations.peer_rows import PeerColumns, ScoreFailedError, load, logged_parts
+from rewardsmith.integrations.peer_rows import PeerColumns, ScoreFailedError, json_fields, load, logged_parts
 from rewardsmith.runs.loaded_reward import LoadedReward
 from rewardsmith.types import Prompt, Rollout, RolloutGroup, Score
 
@@ -56,7 +56,7 @@ async def compute_score(
 
 def verl_prompt(messages: Any, data_source: Any, ground_truth: Any, extra_info: Any) -> Prompt:
     """Return the prompt of a row of verl's data; without messages, it is the question in `extra_info`."""
-    extra = plain(extra_info) if isinstance(extra_info, Mapping) else {}
+    extra = json_fields(plain(extra_info)) if isinstance(extra_info, Mapping) else {}
     question = extra.get("question")
     row = {"ground_truth": plain(ground_truth), "data_source": str(data_source), "extra_info": extra}
     return COLUMNS.prompt((question if isinstance(question, str) else "") if messages is None else messages, row)
