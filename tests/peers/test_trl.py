@@ -109,6 +109,7 @@ def train(kind: str, reward: Any, *, steps: int = 1, conversational: bool = True
         "learning_rate": 1e-3,
         "disable_tqdm": True,
     }
+    common["per_device_eval_batch_size"] = settings.pop("eval_batch", 8)
     args = config(output_dir=settings.pop("folder"), **common | settings)
     data = Dataset.from_list(rows)
     trainer = trainer_class(model, reward_funcs=reward, train_dataset=data, processing_class=tokenizer, args=args)
@@ -182,6 +183,21 @@ def test_a_ranking_gets_whole_groups(tmp_path: Path) -> None:
     trainer = train("grpo", trl_reward(Ranked()), folder=str(tmp_path))
     rewards = list(trainer._logs["rewards"]["rewardsmith"])
     assert all(min(rewards[start : start + GROUP]) == 0 for start in range(0, len(rewards), GROUP))
+
+
+def test_an_evaluation_with_groups_of_another_size(tmp_path: Path) -> None:
+    trainer = train("grpo", trl_reward(Ranked()), folder=str(tmp_path), num_generations_eval=2, eval_batch=6)
+    metrics = trainer.evaluate(trainer.train_dataset)
+    assert metrics["eval_reward"] <= 0.5  # ranks 0 and 1
+    assert metrics["eval_rewardsmith/failed"] == 0
+
+
+def test_a_recipe_by_its_name(tmp_path: Path) -> None:
+    recipe = EXAMPLE.parents[2] / "recipes" / "quickstart.toml"
+    reward = trl_reward(f"{recipe}:policy")
+    prompts = [[{"role": "user", "content": "7+5-3?"}]] * 2
+    values = asyncio.run(reward(prompts=prompts, completions=["7+5=12;12-3=9;#9", "#8"], answer=["9", "9"]))
+    assert values[0] > values[1]
 
 
 def test_a_ranking_of_a_split_group_is_refused(tmp_path: Path) -> None:

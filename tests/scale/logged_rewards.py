@@ -10,22 +10,22 @@ from rewardsmith import Failure, RolloutGroup, Score
 
 
 class Logged:
-    """The share of digits in an answer; a third of all texts cannot be scored."""
+    """The share of digits in an answer; a third of all texts cannot be scored, and no answer to one question."""
 
     parts = ("digits",)
 
-    def __init__(self, *, file: str) -> None:
-        self._file = Path(file)
+    def __init__(self, *, file: str, lost: str = "") -> None:
+        self._file, self._lost = Path(file), lost
 
     async def score(self, group: RolloutGroup) -> list[Score]:
-        scores = [self._score(rollout.text) for rollout in group.rollouts]
+        scores = [self._score(rollout.text, lost=group.prompt.answer == self._lost) for rollout in group.rollouts]
         row = {"prompt": group.prompt.messages[0].content, "answer": group.prompt.answer}
         with self._file.open("a") as file:
             file.write(json.dumps(row | {"values": [score.value for score in scores]}) + "\n")
         return scores
 
-    def _score(self, text: str) -> Score:
-        if zlib.crc32(text.encode()) % 3 == 0:
+    def _score(self, text: str, *, lost: bool) -> Score:
+        if lost or zlib.crc32(text.encode()) % 3 == 0:
             why = Failure("refused", "a third of all texts")
             return Score(failure=why, parts={"digits": Score(failure=why)})
         share = sum(char.isdigit() for char in text) / max(1, len(text))

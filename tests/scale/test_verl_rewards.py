@@ -87,11 +87,12 @@ def test_what_cannot_work_is_refused_with_the_remedy(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["manager", pytest.param("function", marks=pytest.mark.slow)])
 def test_verls_own_trainer_learns_from_what_could_be_scored(kind: str, tmp_path: Path) -> None:
-    """Two GRPO steps; a third of the answers fail. Without them, the mean of the scores is that of the others."""
+    """Two GRPO steps; a third of the answers fail, and one group as a whole: the mean is that of the others."""
     log, metrics = tmp_path / "scored.jsonl", tmp_path / "metrics.jsonl"
     work = {"ranks": 1, "prompts": 4, "rollouts": 4, "tokens": 8, "mini_batches": 1, "lr": 1e-3, "steps": 2}
     work |= {"model": str(tmp_path / "model"), "data": str(tmp_path / "rows.parquet"), "folder": str(tmp_path)}
-    recipe = {"type": "tests.scale.logged_rewards:Logged", "file": str(log), "failure": {"share": 1.0}}
+    failing = {"lost": "10", "failure": {"share": 1.0}}  # one of the questions of the first step
+    recipe = {"type": "tests.scale.logged_rewards:Logged", "file": str(log), **failing}
     settings = {"reward.custom_reward_function.reward_kwargs": {"recipe": recipe}, "reward.num_workers": 2}
     if kind == "manager":
         keys = {"source": MANAGER["source"], "name": MANAGER["name"], "module.path": MANAGER["module"]["path"]}
@@ -119,6 +120,7 @@ def test_verls_own_trainer_learns_from_what_could_be_scored(kind: str, tmp_path:
     steps = [json.loads(line)["data"] for line in metrics.read_text().splitlines()]
     assert len(steps) == 2
     assert sum(map(len, groups)) == 32
+    assert kind == "function" or [None] * 4 in groups
     if kind == "manager":
         assert [len(group) for group in groups] == [4] * 8
         groups = [[] if sum(value is not None for value in group) == 1 else group for group in groups]
