@@ -99,6 +99,9 @@ bench-verifiers: $(VENV)/.ready ## count the errors of our answer rules beside m
 bench-judges: $(VENV)/.ready $(PEERS)/.ready ## time judges, with faults and without, beside verl, verifiers and openai
 	$(RUN)python benchmarks/judges.py
 
+bench-serve: $(VENV)/.ready ## time the reward server; stop it under load; let the judge behind it fail
+	$(RUN)python benchmarks/serve.py
+
 bench-embedded: $(VENV)/.ready $(PEERS)/.ready ## time policy steps of the embedded engine beside TRL's
 	$(RUN)python benchmarks/embedded.py
 
