@@ -9,8 +9,8 @@ import jsonschema
 import pytest
 
 from rewardsmith import Failure, Message, Prompt, Rollout, RolloutGroup, Score, ScoredGroup
-from rewardsmith.integrations.server_openapi import EXAMPLES, STATUS, openapi
 from rewardsmith.integrations.openrlhf_reward import END_TOKENS, answer_in_query
+from rewardsmith.integrations.server_openapi import EXAMPLES, STATUS, openapi
 from rewardsmith.integrations.server_protocols import score_json
 from rewardsmith.records import from_json, to_json
 from tests.engines.faulty import FaultyServer, said
