@@ -45,6 +45,7 @@ app = App(
     default_parameter=Parameter(negative=()),
 )
 app.command(cache)
+app.command("rewardsmith.viewer.view_command:view", name="view")
 app.command(App(name="prepare", help="Make the data that reward models are trained on."))
 
 RecipeFile = Annotated[Path, Parameter(help="a TOML file, such as recipes/quickstart.toml")]
@@ -225,7 +226,7 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")
     try:
         first = sys.argv[1] if len(sys.argv) > 1 else ""
-        known = {words.split()[0] for words in JOBS} | {"run", "explain", "export", "cache"}
+        known = {words.split()[0] for words in JOBS} | {"run", "explain", "export", "cache", "view"}
         for words, place in JOBS.items():
             if first == words.split()[0] or first not in known:  # a misspelt one needs all for "Did you mean"
                 _register(words, import_name(place))
