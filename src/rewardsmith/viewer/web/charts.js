@@ -1,63 +1,24 @@
 "use strict";
-// Draws the report from the JSON beside it. Every text goes through `el`, which makes text nodes and never markup.
+// Curves, drawn by uPlot: one line for each part or run, smoothed, with a cursor that all charts of a stage share.
 (() => {
-const data = JSON.parse(document.getElementById("data").textContent);
-const SVG = "http://www.w3.org/2000/svg";
-
-// ---- elements, texts and numbers -----------------------------------------------------------------------------------
-
-// Control characters and marks that turn the direction of writing become visible: a report shows what is there.
-const visible = (text) => String(text)
-  .replace(/[\u0000-\u0008\u000b-\u001f]/g, (c) => String.fromCharCode(0x2400 + c.charCodeAt(0)))
-  .replace(/[\u007f-\u009f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]/g,
-    (c) => "\\u" + c.charCodeAt(0).toString(16).padStart(4, "0"));
-
-function make(node, attributes, children) {
-  for (const [name, value] of Object.entries(attributes || {})) if (value !== null) node.setAttribute(name, value);
-  for (const child of children.flat(9)) {
-    if (child !== null && child !== undefined) node.append(child instanceof Node ? child : visible(child));
-  }
-  return node;
-}
-const el = (tag, attributes, ...children) => make(document.createElement(tag), attributes, children);
-const svg = (tag, attributes, ...children) => make(document.createElementNS(SVG, tag), attributes, children);
-const chip = (...children) => el("span", { class: "chip" }, ...children);
-const plural = (count, word) => `${show(count)} ${word}${count === 1 ? "" : "s"}`;
-
-function show(value) {
-  if (value === null || value === undefined || !Number.isFinite(value)) return "–";
-  const size = Math.abs(value);
-  let text;
-  if (size !== 0 && (size >= 1e7 || size < 1e-3)) text = value.toExponential(2).replace("e+", "e");
-  else if (size >= 1000) text = Math.round(value).toLocaleString("en");
-  else if (Number.isInteger(value)) text = String(value);
-  else text = size >= 100 ? value.toFixed(1) : size >= 10 ? value.toFixed(2) : value.toFixed(3);
-  return text.replaceAll("-", "−");
-}
-
-function duration(seconds) {
-  if (seconds === null || seconds === undefined) return "";
-  if (seconds < 60) return `${seconds < 10 ? seconds.toFixed(1) : Math.round(seconds)} s`;
-  const whole = Math.round(seconds);
-  if (whole < 3600) return `${Math.floor(whole / 60)} min ${whole % 60} s`;
-  if (whole < 86400) return `${Math.floor(whole / 3600)} h ${Math.floor((whole % 3600) / 60)} min`;
-  return `${Math.floor(whole / 86400)} d ${Math.floor((whole % 86400) / 3600)} h`;
-}
-
-// ---- curves --------------------------------------------------------------------------------------------------------
+const { el, svg, show, plural } = window.rs;
 
 // What a person looks at first. A metric belongs to the first word that its prefix, or else its name, starts with.
 const ORDER = ["validation", "reward", "response", "entropy", "kl", "policy", "optimizer", "grad", "loss", "value",
   "critic", "advantage", "group", "data", "tokens", "models", "time", "seconds", "speed", "memory", "fail"];
 const LATE = ORDER.indexOf("advantage");
 const MAX_LINES = 6;
-let smoothing = 0;
-const drawn = [];
+const DASHES = [[], [7, 4], [2, 4], [9, 3, 2, 3], [12, 5], [4, 2]];
+const HEIGHT = 190;
+const settings = { smoothing: 0, log: false };
+const drawn = new Set();
 
 function rank(prefix) {
   const found = ORDER.findIndex((word) => prefix.startsWith(word));
   return found < 0 ? LATE - 0.5 : found;
 }
+
+// ---- which curves share a chart --------------------------------------------------------------------------------------
 
 // The same quantity of several parts shares a chart: `reward/mean` and `reward/judge`, where the judge is a part of the
 // reward, or `failures/judge/timeout` and `failures/rule/timeout`. So do the times of a step, such as `time/write`.
@@ -76,11 +37,13 @@ function chartOf(name, parts) {
   return { chart: name, label: words[words.length - 1] };
 }
 
+const prefixOf = (name) => (name.includes("/") ? name.split("/")[0] : "general");
+
 function grouped(curves, parts) {
   const groups = new Map();
   // The whole before its parts: it is the first line of their chart.
   for (const curve of [...curves].sort((a, b) => (b.name === "reward/mean") - (a.name === "reward/mean"))) {
-    const prefix = curve.name.includes("/") ? curve.name.split("/")[0] : "general";
+    const prefix = prefixOf(curve.name);
     if (!groups.has(prefix)) groups.set(prefix, new Map());
     const charts = groups.get(prefix);
     const { chart, label } = chartOf(curve.name, parts);
@@ -95,36 +58,35 @@ function grouped(curves, parts) {
       .map(([key, lines]) => [lines.length > 1 ? key : lines[0].name, lines])]);
 }
 
+// A curve of one value, or of the same value throughout, says as much as a number.
+const isConstant = (line) => line.lost === 0 && line.y.every((y) => y === line.y[0]);
+
+// ---- data for uPlot --------------------------------------------------------------------------------------------------
+
 function smoothed(ys) {
   // An exponential average without its bias towards the start; validations and other sparse curves stay as they are.
-  if (!smoothing || ys.length <= 20) return ys;
+  if (!settings.smoothing || ys.length <= 20) return null;
   let sum = 0, weight = 0;
   return ys.map((y) => {
     if (y === null) return null;
-    sum = smoothing * sum + (1 - smoothing) * y;
-    weight = smoothing * weight + (1 - smoothing);
+    sum = settings.smoothing * sum + (1 - settings.smoothing) * y;
+    weight = settings.smoothing * weight + (1 - settings.smoothing);
     return sum / weight;
   });
 }
 
-function ticks(low, high, count, whole) {
-  const rough = (high - low) / count || 1;
-  const power = 10 ** Math.floor(Math.log10(rough));
-  let step = [1, 2, 2.5, 5, 10].map((m) => m * power).find((s) => s >= rough * 0.999);
-  if (whole) step = Math.max(1, Math.round(step));
-  const all = [];
-  for (let t = Math.ceil(low / step - 1e-9) * step; t <= high + step * 1e-6 && all.length < 20; t += step) {
-    all.push(Math.abs(t) < step * 1e-6 ? 0 : t);
-  }
-  return { all, step };
-}
-
-function tickText(value, step) {
-  const size = Math.max(Math.abs(value), step);
-  if (value === 0) return "0";
-  if (size >= 1e5 || size < 1e-3) return value.toExponential(1).replace("e+", "e").replaceAll("-", "−");
-  const digits = Math.max(0, Math.min(6, Math.ceil(-Math.log10(step) - 1e-9) + (/^[^1-9]*25/.test(String(step)) ? 1 : 0)));
-  return value.toFixed(digits).replace("-", "−");
+// One list of steps for all lines. Where a line has no point it is undefined, and drawn through; null is a gap.
+function aligned(lines) {
+  const steps = [...new Set(lines.flatMap((line) => line.x))].sort((a, b) => a - b);
+  const places = new Map(steps.map((step, i) => [step, i]));
+  const spread = (xs, ys) => {
+    const all = new Array(steps.length).fill(undefined);
+    xs.forEach((x, i) => { all[places.get(x)] = settings.log && !(ys[i] > 0) ? null : ys[i]; });
+    return all;
+  };
+  const raw = lines.map((line) => spread(line.x, line.y));
+  const smooth = lines.map((line) => smoothed(line.y)).map((ys, i) => (ys ? spread(lines[i].x, ys) : raw[i].map(() => undefined)));
+  return [steps, ...raw, ...smooth];
 }
 
 function range(lines) {
@@ -139,23 +101,50 @@ function range(lines) {
   return [low === 0 ? 0 : low - room, high + room];
 }
 
-function pathOf(xs, ys, px, py) {
-  let path = "", open = false;
-  ys.forEach((y, i) => {
-    if (y !== null) path += `${open ? "L" : "M"}${px(xs[i]).toFixed(1)} ${py(y).toFixed(1)}`;
-    open = y !== null;
-  });
-  return path;
+function tickText(value, step) {
+  const size = Math.max(Math.abs(value), step);
+  if (value === 0) return "0";
+  if (size >= 1e5 || size < 1e-3) return value.toExponential(1).replace("e+", "e").replaceAll("-", "−");
+  const digits = Math.max(0, Math.min(6, Math.ceil(-Math.log10(step) - 1e-9) + (/^[^1-9]*25/.test(String(step)) ? 1 : 0)));
+  return value.toFixed(digits).replace("-", "−");
 }
 
-// A line has the colour of its place, unless it has a look of its own, as what others are compared with has.
-const look = (line, i) => line.look ?? i;
-const lastOf = (line) => { for (let i = line.y.length - 1; i >= 0; i -= 1) if (line.y[i] !== null) return i; return -1; };
+// ---- drawing ---------------------------------------------------------------------------------------------------------
 
-function nearest(xs, step) {
-  let low = 0, high = xs.length - 1;
-  while (high - low > 1) { const mid = (low + high) >> 1; if (xs[mid] <= step) low = mid; else high = mid; }
-  return Math.abs(xs[high] - step) < Math.abs(xs[low] - step) ? high : low;
+const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+// A line has the colour of its place, unless it has a look of its own, as what others are compared with has.
+const look = (line, i) => (line.look ?? i) % DASHES.length;
+const canBeLog = (lines) => lines.some((line) => line.y.some((y) => y > 0));
+
+function series(lines) {
+  const few = (line) => line.x.length <= 14 && line.look === undefined;
+  const one = (line, i, raw) => {
+    const at = look(line, i), stroke = colour(`--s${at}`);
+    const covered = raw && smoothed(line.y) !== null;
+    return { stroke: covered ? `${stroke}55` : stroke, width: covered ? 1 : 2, dash: lines.length > 1 && !covered ? DASHES[at] : [],
+      fill: lines.length === 1 && raw ? `${stroke}16` : undefined,
+      points: { show: raw && few(line) ? true : undefined, size: 7, fill: stroke, stroke: colour("--card"), width: 1.5 } };
+  };
+  return [{}, ...lines.map((line, i) => one(line, i, true)), ...lines.map((line, i) => ({ ...one(line, i, false), points: { show: false } }))];
+}
+
+function axes() {
+  const shared = { stroke: colour("--soft"), font: "11px system-ui, sans-serif", ticks: { show: false } };
+  const grid = { stroke: colour("--grid"), width: 1 };
+  const whole = (u, splits) => splits.map((t) => (Number.isInteger(t) ? String(t) : ""));
+  const values = (u, splits) => splits.map((t) => (t === null ? "" : tickText(t, Math.abs((splits[1] ?? 1) - splits[0]) || 1)));
+  const logs = (u, splits) => splits.map((t) => (t !== null && Math.abs(Math.log10(t) % 1) < 1e-9 ? tickText(t, t) : ""));
+  return [{ ...shared, grid: { show: false }, size: 24, gap: 4, space: 60, values: whole },
+    { ...shared, grid, size: 50, gap: 6, space: 34, values: settings.log ? logs : values }];
+}
+
+function options(name, lines, width, sync, moved) {
+  const log = settings.log && canBeLog(lines);
+  return { width, height: HEIGHT, legend: { show: false }, series: series(lines), axes: axes(), padding: [8, 8, 0, 0],
+    scales: { x: { time: false }, y: log ? { distr: 3 } : { range: () => range(lines) } },
+    cursor: { y: false, sync: { key: sync, scales: ["x", null] }, drag: { x: true, y: false },
+      points: { size: 9, fill: (u, i) => u.series[i].stroke(u, i) } },
+    hooks: { setCursor: [moved] } };
 }
 
 function words(name, lines) {
@@ -167,123 +156,108 @@ function words(name, lines) {
     (lines.length > 1 ? `; ${lines.length} lines: ${lines.map((l) => l.label).join(", ")}` : "");
 }
 
-// Returns the drawing of some lines at a size, and the scale that leads from steps and values to pixels.
-function drawing(lines, width, height) {
-  const [low, high] = range(lines), left = 46, right = 8, top = 8, floor = height - 22;
-  const first = Math.min(...lines.map((l) => l.x[0])), end = Math.max(...lines.map((l) => l.x[l.x.length - 1]));
-  const px = (x) => left + ((x - first) / (end - first || 1)) * (width - left - right);
-  const py = (y) => top + ((high - y) / (high - low)) * (floor - top);
-  const ys = ticks(low, high, 4, false), xs = ticks(first, end, Math.max(2, width / 80), true);
-  const shapes = ys.all.flatMap((t) => [
-    svg("line", { class: "grid", x1: left, x2: width - right, y1: py(t), y2: py(t) }),
-    svg("text", { x: left - 8, y: py(t) + 4, "text-anchor": "end" }, tickText(t, ys.step))]);
-  for (const t of xs.all) shapes.push(svg("text", { x: px(t), y: height - 5, "text-anchor": "middle" }, String(t)));
-  shapes.push(svg("line", { class: "axis", x1: left, x2: width - right, y1: floor, y2: floor }));
-  lines.forEach((line, i) => {
-    const smooth = smoothed(line.y), path = pathOf(line.x, smooth, px, py);
-    if (lines.length === 1 && !line.y.includes(null)) {
-      shapes.push(svg("path", { class: "area c0", d: `${path}L${px(end)} ${floor}L${px(first)} ${floor}Z` }));
-    }
-    if (smooth !== line.y) shapes.push(svg("path", { class: `line raw c${look(line, i)}`, d: pathOf(line.x, line.y, px, py) }));
-    const dash = lines.length > 1 ? ` dash${look(line, i)}` : "";
-    shapes.push(svg("path", { class: `line c${look(line, i)}${dash}`, d: path }));
-    // Few points are marked, and so is one between two gaps, which a line cannot show.
-    const alone = (k) => (line.y[k - 1] ?? null) === null && (line.y[k + 1] ?? null) === null;
-    line.x.forEach((x, k) => {
-      if (line.y[k] === null || ((line.x.length > 14 || line.look) && !alone(k))) return;
-      shapes.push(svg("circle", { class: `c${look(line, i)}`, r: 3.5, cx: px(x), cy: py(line.y[k]) }));
-    });
-  });
-  return { shapes, scale: { px, py, first, end, left, top, floor, height, width: width - left - right } };
+const lastOf = (line) => { for (let i = line.y.length - 1; i >= 0; i -= 1) if (line.y[i] !== null) return i; return -1; };
+
+function nearest(xs, step) {
+  let low = 0, high = xs.length - 1;
+  while (high - low > 1) { const mid = (low + high) >> 1; if (xs[mid] <= step) low = mid; else high = mid; }
+  return Math.abs(xs[high] - step) < Math.abs(xs[low] - step) ? high : low;
 }
 
-// Returns what shows one step in a drawing: a line down to the step, and a dot on each curve.
-function cross(lines, at, scale) {
-  const x = scale.px(at), y = scale.height - 5;
-  const labels = ["at-back", "at"].map((kind) => svg("text", { class: kind, x, y, "text-anchor": "middle" }, String(at)));
-  const dots = lines.map((line, i) => [look(line, i), line.x[nearest(line.x, at)], line.y[nearest(line.x, at)]])
-    .filter(([, , value]) => value !== null)
-    .map(([i, step, value]) => svg("circle", { class: `c${i}`, r: 4.5, cx: scale.px(step), cy: scale.py(value) }));
-  return [svg("line", { class: "cross", x1: x, x2: x, y1: scale.top, y2: scale.floor }), ...labels, ...dots];
-}
-
-// Lets the pointer and the arrow keys choose a step; all charts of a stage show the same one.
-function listen(plot, xs, peers, me) {
-  const tell = (step) => peers.forEach((peer) => peer.point(step));
-  plot.addEventListener("pointermove", (event) => {
-    const { scale } = me;
-    if (!scale) return;
-    const inside = (event.clientX - plot.getBoundingClientRect().left - scale.left) / scale.width;
-    const wanted = scale.first + Math.min(1, Math.max(0, inside)) * (scale.end - scale.first);
-    tell(xs[nearest(xs, wanted)]);
-  });
-  plot.addEventListener("pointerleave", () => tell(null));
-  plot.addEventListener("blur", () => tell(null));
-  plot.addEventListener("keydown", (event) => {
-    const now = me.at === null ? xs.length - 1 : nearest(xs, me.at);
-    const to = { ArrowLeft: now - 1, ArrowRight: now + 1, Home: 0, End: xs.length - 1 }[event.key];
-    if (event.key === "Escape") tell(null);
-    if (to === undefined) return;
-    event.preventDefault();
-    tell(xs[Math.min(xs.length - 1, Math.max(0, to))]);
-  });
-}
-
-function chart(name, lines, peers) {
+// The figure of some lines: `node`, and `update(lines)` for the same lines with more points.
+function chart(name, lines, sync) {
   const values = lines.map(() => el("b"));
   const heard = el("span", { class: "heard" });
-  const legend = lines.map((line, i) => el("span", {},
-    lines.length > 1 ? [el("i", { class: `c${look(line, i)} dash${look(line, i)}` }), `${line.label} `] : null, values[i]));
-  const readout = el("span", { class: "values" }, heard, legend);
+  const readout = el("span", { class: "values" }, heard, lines.map((line, i) => el("span", {},
+    lines.length > 1 ? [el("i", { class: `c${look(line, i)} dash${look(line, i)}` }), `${line.label} `] : null, values[i])));
   const lost = lines.reduce((sum, line) => sum + line.lost, 0);
   const plot = el("div", { class: "plot", tabindex: "0", role: "img", "aria-label": words(name, lines) });
-  const figure = el("figure", { class: lines.length > 1 ? "chart" : "chart single" },
-    el("figcaption", {}, el("span", { class: "metric" }, name),
-      lost ? el("span", { class: "chip bad" }, `${show(lost)} not finite`) : null, readout));
-  const longest = lines.reduce((a, b) => (b.x.length > a.x.length ? b : a));
-  const me = { draw, point, at: null, scale: null };
-  let marks = null;
+  const node = el("figure", { class: "chart" }, el("figcaption", {}, el("span", { class: "metric" }, name),
+    lost ? el("span", { class: "chip bad" }, `${show(lost)} not finite`) : null, readout), plot);
+  const me = { node, name, draw, update, place: null };
+  let u = null;
 
   function draw() {
-    const width = plot.clientWidth, height = plot.clientHeight;
-    if (width < 40) return;
-    const { shapes, scale } = drawing(lines, width, height);
-    marks = svg("g", { "pointer-events": "none" });
-    me.scale = scale;
-    plot.replaceChildren(svg("svg", { width, height, "aria-hidden": "true" }, shapes, marks));
-    point(me.at);
+    const width = plot.clientWidth;
+    if (width < 40) return; // a folded chart has no size; it is drawn when it is first seen
+    const zoom = u && u.zoomed ? u.scales.x : null;
+    if (u) u.destroy();
+    u = new uPlot(options(name, lines, width, sync, moved), aligned(lines), plot);
+    if (zoom) u.setScale("x", { min: zoom.min, max: zoom.max });
   }
-
+  function moved(chart) {
+    const i = chart.cursor.idx;
+    point(i === null || i === undefined || chart.cursor.left < 0 ? null : chart.data[0][i]);
+  }
   function point(step) {
     me.at = step;
     heard.textContent = step === null ? "" : `step ${step} `;
     lines.forEach((line, i) => { values[i].textContent = show(line.y[step === null ? lastOf(line) : nearest(line.x, step)]); });
-    if (!me.scale) return;
-    const inside = step !== null && step >= me.scale.first && step <= me.scale.end;
-    marks.replaceChildren(...(inside ? cross(lines, step, me.scale) : []));
   }
-
+  function update(next) {
+    lines = next;
+    plot.setAttribute("aria-label", words(name, lines));
+    point(me.at ?? null);
+    if (u) u.setData(aligned(lines));
+  }
   point(null);
-  if (longest.x.length === 1) return figure; // one value is no curve
-  figure.append(plot);
+  plot.addEventListener("keydown", (event) => {
+    if (!u || event.ctrlKey || event.altKey || event.metaKey) return;
+    const xs = u.data[0], now = u.cursor.idx ?? xs.length;
+    const to = { ArrowLeft: now - 1, ArrowRight: now + 1, Home: 0, End: xs.length - 1 }[event.key];
+    if (event.key === "Escape") u.setCursor({ left: -10, top: -10 });
+    if (to === undefined) return;
+    event.preventDefault();
+    event.stopPropagation();
+    u.setCursor({ left: u.valToPos(xs[Math.min(xs.length - 1, Math.max(0, to))], "x"), top: 10 });
+  });
   plot.addEventListener("focus", () => readout.setAttribute("aria-live", "polite"));
-  plot.addEventListener("blur", () => readout.removeAttribute("aria-live"));
-  listen(plot, longest.x, peers, me);
-  peers.push(me);
-  drawn.push(me);
-  // A folded chart has no size; it is drawn when it is first seen.
-  new ResizeObserver(draw).observe(plot);
-  return figure;
+  plot.addEventListener("blur", () => { readout.removeAttribute("aria-live"); if (u) u.setCursor({ left: -10, top: -10 }); });
+  let width = 0;
+  new ResizeObserver(() => { if (plot.clientWidth !== width) { width = plot.clientWidth; draw(); } }).observe(plot);
+  drawn.add(me);
+  return me;
 }
+
+// Redraws what is on the page, after a change of a setting or of the colours.
+function redraw() {
+  for (const one of drawn) if (one.node.isConnected) one.draw(); else drawn.delete(one);
+}
+function set(name, value) {
+  settings[name] = value;
+  redraw();
+}
+if (window.matchMedia) window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
 
 function spark(curve) {
   if (!curve || curve.y.filter((y) => y !== null).length < 3) return null;
   const [low, high] = range([curve]), first = curve.x[0], span = curve.x[curve.x.length - 1] - first || 1;
-  const px = (x) => ((x - first) / span) * 300, py = (y) => 3 + ((high - y) / (high - low)) * 34;
-  const line = svg("path", { class: "line c0", "vector-effect": "non-scaling-stroke", d: pathOf(curve.x, curve.y, px, py) });
+  let path = "", open = false;
+  curve.y.forEach((y, i) => {
+    if (y !== null) path += `${open ? "L" : "M"}${(((curve.x[i] - first) / span) * 300).toFixed(1)} ${(3 + ((high - y) / (high - low)) * 34).toFixed(1)}`;
+    open = y !== null;
+  });
+  const line = svg("path", { class: "line c0", "vector-effect": "non-scaling-stroke", d: path });
   return svg("svg", { viewBox: "0 0 300 40", preserveAspectRatio: "none", "aria-hidden": "true" }, line);
 }
 
-window.report = { data, el, chip, show, plural, duration, grouped, chart, spark, rank, LATE,
-  smooth(value) { smoothing = value; drawn.forEach((one) => one.draw()); } };
+// The values that did not change, as a table; `charts` are those of `grouped`.
+function constants(lines) {
+  if (!lines.length) return null;
+  return window.rs.fold(false, "Constant", `${plural(lines.length, "metric")} without a change`,
+    window.rs.table(["metric", { name: "value", right: true }], lines.map((line) => [line.name, show(line.y[0])]), { label: "Constant metrics" }));
+}
+
+// How the curves are drawn: two controls, for all charts of the page.
+function controls(longest) {
+  const slider = el("input", { type: "range", min: "0", max: "0.95", step: "0.05", value: longest > 60 ? "0.6" : "0" });
+  slider.addEventListener("input", () => set("smoothing", Number(slider.value)));
+  settings.smoothing = Number(slider.value);
+  const log = el("input", { type: "checkbox" });
+  log.checked = settings.log;
+  log.addEventListener("change", () => set("log", log.checked));
+  return [longest > 20 ? el("label", {}, "Smoothing", slider) : null, el("label", {}, log, "log y")];
+}
+
+Object.assign(window.rs, { chart, spark, grouped, prefixOf, rank, LATE, isConstant, constants, controls, redraw, nearest });
 })();
