@@ -41,7 +41,9 @@ async def judge_prompts(folder: Path, stage: str, record: GroupRecord) -> list[d
                 if inspect.isawaitable(rendered):
                     rendered = await asyncio.wait_for(rendered, TIMEOUT)
             except Exception as error:  # noqa: BLE001 a judge may be a user's own code
-                raise UserError(f"the prompts of {part or 'the judge'} cannot be rendered: {failure_of(error).detail}") from None
+                raise UserError(
+                    f"the prompts of {part or 'the judge'} cannot be rendered: {failure_of(error).detail}"
+                ) from None
             found += _questions(part or "judge", component.reward.model_name, rendered)
     return found[:MAX_QUESTIONS]
 
@@ -76,6 +78,4 @@ def _messages(question: Question) -> list[dict[str, Any]]:
         pairs = [("text", question.messages)]
     else:
         pairs = [(message.role, message.content) for message in question.messages]
-    return [
-        {"role": role, "text": text[:MAX_PROMPT], "cut": max(0, len(text) - MAX_PROMPT)} for role, text in pairs
-    ]
+    return [{"role": role, "text": text[:MAX_PROMPT], "cut": max(0, len(text) - MAX_PROMPT)} for role, text in pairs]

@@ -151,7 +151,8 @@ class RolloutIndex:
                 values = (stage, position.offset, position.tail, lines, unread, restarts)
                 update = "offset = ?2, tail = ?3, lines = ?4, unread = ?5, restarts = ?6"
                 db.execute(
-                    f"INSERT INTO files VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT (stage) DO UPDATE SET {update}", values
+                    f"INSERT INTO files VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT (stage) DO UPDATE SET {update}",
+                    values,
                 )
             else:
                 db.execute("DELETE FROM files WHERE stage = ?", (stage,))

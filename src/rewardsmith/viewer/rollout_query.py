@@ -48,6 +48,7 @@ class RolloutFilter:
     order: Literal["up", "down"] = "up"
     offset: int = 0
     limit: int = 50
+    find: int | None = None  # a line: the page on which it is, where there is one
 
     @classmethod
     def parse(cls, query: Mapping[str, str]) -> RolloutFilter:
@@ -76,7 +77,7 @@ def _finite(text: str) -> float:
 
 
 _NUMBERS: dict[str, Any] = {"reward_min": _finite, "reward_max": _finite}
-_VALUES: dict[str, Any] = dict.fromkeys(("step_min", "step_max", "offset", "limit"), int) | _NUMBERS
+_VALUES: dict[str, Any] = dict.fromkeys(("step_min", "step_max", "offset", "limit", "find"), int) | _NUMBERS
 _CHOICES: dict[str, tuple[str, ...]] = {
     "by": ("groups", "rollouts"),
     "dropped": ("", "yes", "no"),
@@ -107,7 +108,9 @@ class _Search:
         # In the file, the text is written as JSON; most groups are passed over without being parsed.
         written = json.dumps(wanted, ensure_ascii=False)[1:-1].encode("utf-8", "replace")
         (self.total,) = db.execute("SELECT COUNT(*) FROM groups WHERE stage = ?", (stage,)).fetchone()
-        rows = db.execute("SELECT id, offset, size FROM groups WHERE stage = ? AND id > ? ORDER BY id", (stage, self.last))
+        rows = db.execute(
+            "SELECT id, offset, size FROM groups WHERE stage = ? AND id > ? ORDER BY id", (stage, self.last)
+        )
         with index.file(stage).open("rb") as file:
             for group, offset, size in rows:
                 if self.full or time.monotonic() > until:
@@ -166,11 +169,11 @@ class RolloutPages:
                     search.advance(self.index, db, chosen.stage)
                     hits, full = json.dumps(search.hits), search.full
                     searched = 1.0 if full else search.searched / max(1, search.total)
-            total, rows = _select(db, chosen, hits)
+            total, offset, rows = _select(db, chosen, hits)
         return {
             "total": total,
             "rows": rows,
-            "offset": chosen.offset,
+            "offset": offset,
             "searched": searched,
             "indexed": self.index.share,
         }
@@ -212,7 +215,9 @@ class RolloutPages:
 
     def validations(self) -> list[dict[str, Any]]:
         """Return the first and the last validation of each stage that has some, with the mean reward of each prompt."""
-        ends = "SELECT stage, MIN(step), MAX(step) FROM groups WHERE kind = 'validation' GROUP BY stage ORDER BY MIN(id)"
+        ends = (
+            "SELECT stage, MIN(step), MAX(step) FROM groups WHERE kind = 'validation' GROUP BY stage ORDER BY MIN(id)"
+        )
         with self.index.connection() as db:
             return [
                 {"stage": stage, "ends": [_validation(db, stage, step) for step in dict.fromkeys((first, last))]}
@@ -282,27 +287,31 @@ def _where(chosen: RolloutFilter, hits: str | None) -> tuple[str, list[Any]]:
     return " AND ".join(condition for condition, _ in parts), [value for _, value in parts]
 
 
-def _select(db: sqlite3.Connection, chosen: RolloutFilter, hits: str | None) -> tuple[int, list[dict[str, Any]]]:
-    """Return how many rows a filter leaves, and a page of them; rows without a value to sort by are last."""
+def _select(db: sqlite3.Connection, chosen: RolloutFilter, hits: str | None) -> tuple[int, int, list[dict[str, Any]]]:
+    """Return how many rows a filter leaves, and a page of them with its offset; rows without a value to sort by are last."""
     where, values = _where(chosen, hits)
     down = "DESC" if chosen.order == "down" else "ASC"
     if chosen.by == "rollouts":
-        table, only = "rollouts r JOIN groups g ON g.id = r.group_id", where
+        from_table, only = "rollouts r JOIN groups g ON g.id = r.group_id", where
         sort, counted = f"r.{chosen.sort}", f"SELECT COUNT(*) FROM rollouts r WHERE {where}"
         ties, own = f"r.group_id {down}, r.place", f"r.place, {_OF_ROLLOUT}"
     else:
         inner = f"SELECT r.group_id FROM rollouts r WHERE {where}"
         plain = values == [chosen.stage]  # nothing is filtered: the groups themselves are counted and sorted
-        table, only = "groups g", "g.stage = ?" if plain else f"g.id IN ({inner})"
+        from_table, only = "groups g", "g.stage = ?" if plain else f"g.id IN ({inner})"
         sort, counted = f"g.{chosen.sort}", f"SELECT COUNT(*) FROM groups g WHERE {only}"
         ties, own = f"g.line {down}", "NULL, g.reward, g.advantage, g.length, g.failed, '', '', ''"
     (total,) = db.execute(counted, values).fetchone()
     nulls = "" if chosen.sort == "step" else f"{sort} IS NULL, "
-    query = (
-        f"SELECT {_OF_GROUP}, {own} FROM {table} WHERE {only} ORDER BY {nulls}{sort} {down}, {ties} LIMIT ? OFFSET ?"
-    )
-    rows = db.execute(query, [*values, chosen.limit, chosen.offset]).fetchall()
-    return total, [_row(row) for row in rows]
+    order = f"{nulls}{sort} {down}, {ties}"
+    query = f"SELECT {_OF_GROUP}, {own} FROM {from_table} WHERE {only} ORDER BY {order} LIMIT ? OFFSET ?"
+    offset = chosen.offset
+    if chosen.find is not None:
+        lines = f"SELECT g.line FROM {from_table} WHERE {only} ORDER BY {order}"
+        places = (i for i, (line,) in enumerate(db.execute(lines, values)) if line == chosen.find)
+        offset = next(places, 0) // chosen.limit * chosen.limit
+    rows = db.execute(query, [*values, chosen.limit, offset]).fetchall()
+    return total, offset, [_row(row) for row in rows]
 
 
 _OF_GROUP = "g.line, g.step, g.kind, g.dropped, g.source, g.prompt, g.head, g.count, g.rewards"

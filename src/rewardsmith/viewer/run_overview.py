@@ -6,7 +6,6 @@ left out. Numbers that are not finite have become None.
 
 from __future__ import annotations
 
-import json
 import math
 import tomllib
 from collections.abc import Mapping, Sequence

@@ -26,7 +26,9 @@ FIRST_PORT, LAST_PORT = 8765, 8784
 def view(
     *runs: Annotated[Path, Parameter(help="run folders, or folders that contain some; default: runs")],
     port: Annotated[int | None, Parameter(help=f"default: the first free one from {FIRST_PORT} on")] = None,
-    host: Annotated[str, Parameter(help="the address to listen on; beyond this machine, a token is required")] = "127.0.0.1",
+    host: Annotated[
+        str, Parameter(help="the address to listen on; beyond this machine, a token is required")
+    ] = "127.0.0.1",
     open_browser: Annotated[bool, Parameter(name="--open", help="open the page in a browser")] = False,
     bundle: Annotated[Path | None, Parameter(help="write a static site into this folder, and end")] = None,
 ) -> None:

@@ -1,7 +1,7 @@
 "use strict";
 // The page of `rewardsmith view`: its state is the hash of the address, so that every place has a link.
 (() => {
-const { el, svg, button, chip, table, show, duration, plural, formatted, difference, stateChip, top, heads, evaluations, models, failures, curves, longest, stageTitle,
+const { el, button, direction, chip, table, duration, plural, formatted, difference, stateChip, top, heads, evaluations, models, failures, curves, longest, stageTitle,
   recipe, controls, browse, compare, source, query, KEPT } = window.rs;
 const POLL = 2000, SLOW = 15000; // milliseconds; slow while nobody looks
 const NAMES = ["view", "run", "stage", "line", "rollout", "page", "cases", ...KEPT];
@@ -61,7 +61,8 @@ function runsView() {
     const result = (one) => {
       const form = one.share ? "share" : "number";
       return el("div", { class: "num" }, el("small", { class: "soft" }, `${one.stage} ${one.name} `), one.before === null ? null : `${formatted(one.before, form)} → `, el("b", {}, formatted(one.after, form)),
-        one.before === null || one.after === null ? null : el("small", { class: one.after >= one.before ? "better" : "worse" }, ` ${one.after >= one.before ? "▲" : "▼"} ${difference(one.after - one.before, form)}`));
+        one.before === null || one.after === null ? null : el("small", { class: ["worse", "soft", "better"][Math.sign((one.after - one.before) * direction(one.name)) + 1] },
+          ` ${one.after >= one.before ? "▲" : "▼"} ${difference(one.after - one.before, form)}`));
     };
     const steps = (run) => run.stages.map((stage) => `${stage.name} ${stage.done}/${stage.steps}`).join(" → ");
     const tick = (run) => {

@@ -138,11 +138,19 @@ function groupView(group, state, scale, link) {
     ink.key,
     el("div", { class: "side" }, group.rollouts.map((one, i) => {
       const made = rollout(one, scale, ink, { trained: group.kind === "train" && !group.dropped, open: String(i) === state.rollout, name: `rollout ${i + 1}`,
-        head: el("div", { class: "title small" }, el("a", { class: "anchor", href: link.rollout(i), title: "link to this rollout" }, `#${i + 1}`)) });
+        head: el("a", { class: "anchor", href: link.rollout(i), title: "link to this rollout" }, `#${i + 1}`) });
       if (String(i) === state.rollout) made.classList.add("on");
       return made;
     })),
     group.more ? el("p", { class: "soft small" }, `and ${plural(group.more, "rollout")} not shown: see the JSON`) : null);
+}
+
+// Scrolls a list, and not the page, until a row is in sight.
+function showIn(list, one) {
+  if (!one || list.scrollHeight <= list.clientHeight) return;
+  const above = one.offsetTop - list.offsetTop, below = above + one.offsetHeight - list.clientHeight;
+  if (list.scrollTop > above) list.scrollTop = above;
+  if (list.scrollTop < below) list.scrollTop = below;
 }
 
 // ---- the view --------------------------------------------------------------------------------------------------------
@@ -153,7 +161,7 @@ function browse(app) {
   const pager = el("div", { class: "pager" }), detail = el("section", { class: "detail", "aria-label": "Group" });
   const side = el("section", { class: "listside", "aria-label": "List of rollouts" }, notes, list, pager);
   const node = el("div", { class: "browse" }, head, el("div", { class: "panes" }, side, detail));
-  const me = { node, refresh, next, step: scrub, rows: [], total: 0 };
+  const me = { node, refresh, next, step: scrub, rows: [], total: 0, page: 0 };
   let stages = [], shown = "", filtered = "", opened = "", alive = 0;
 
   const stageOf = () => stages.find((one) => one.name === app.state.stage) || stages.find((one) => one.groups) || stages[0];
@@ -187,10 +195,12 @@ function browse(app) {
   }
 
   async function fill(stage, mine) {
-    const { state } = app, page = Number(state.page || 0);
+    const { state } = app, find = state.page === "" ? state.line : "";
     const filter = Object.fromEntries(KEPT.map((name) => [name, state[name]]));
-    const found = await source.rows(state.run, { ...filter, by: state.by || "groups", stage: stage.name, offset: page * PAGE, limit: PAGE });
+    const found = await source.rows(state.run, { ...filter, by: state.by || "groups", stage: stage.name, offset: Number(state.page || 0) * PAGE, limit: PAGE, find });
     if (mine !== alive) return;
+    const page = Math.floor(found.offset / PAGE);
+    me.page = page;
     me.rows = found.rows;
     me.total = found.total;
     const what = state.by === "rollouts" ? "rollout" : "group";
@@ -204,12 +214,12 @@ function browse(app) {
       shown = now;
       const current = (one) => String(one.line) === state.line && (one.place === null || String(one.place) === state.rollout);
       const top = list.scrollTop;
-      list.replaceChildren(...found.rows.map((one) => row(one, scaleOf(stage), app.address({ stage: stage.name, line: one.line, rollout: one.place ?? "" }), current(one))));
+      list.replaceChildren(...found.rows.map((one) => row(one, scaleOf(stage), app.address({ stage: stage.name, line: one.line, rollout: one.place ?? "", page: String(page) }), current(one))));
       list.scrollTop = top;
-      list.querySelector(".on")?.scrollIntoView({ block: "nearest" });
+      showIn(list, list.querySelector(".on"));
     }
     const last = Math.max(0, Math.ceil(found.total / PAGE) - 1);
-    const turn = (label, to, disabled) => { const made = button(label, () => app.go({ page: to || "" }), {}); made.disabled = disabled; return made; };
+    const turn = (label, to, disabled) => { const made = button(label, () => app.go({ page: String(to) }), {}); made.disabled = disabled; return made; };
     pager.replaceChildren(...(last ? [turn("first", 0, page === 0), turn("previous", page - 1, page === 0), el("span", { class: "num small" }, `page ${page + 1} of ${last + 1}`),
       turn("next", page + 1, page >= last), turn("last", last, page >= last)] : []));
     if (found.searched < 1 || found.indexed < 1) setTimeout(() => mine === alive && refresh().catch(app.failed), found.searched < 1 ? 30 : 500);
@@ -227,9 +237,10 @@ function browse(app) {
       const group = await source.group(state.run, stage.name, state.line);
       if (wanted !== opened) return;
       const link = { close: () => app.go({ line: "", rollout: "" }), rollout: (i) => app.address({ stage: stage.name, rollout: i }),
-        prompt: (id) => app.address({ stage: stage.name, prompt: id, step_min: "", step_max: "", page: "" }), raw: source.raw && source.raw(state.run, stage.name, state.line) };
+        prompt: (id) => app.address({ stage: stage.name, prompt: id, step_min: "", step_max: "", page: "0" }), raw: source.raw && source.raw(state.run, stage.name, state.line) };
       detail.replaceChildren(groupView(group, { ...state, stage: stage.name }, scaleOf(stage), link));
-      (detail.querySelector(".rollout.on") || detail).scrollIntoView({ block: "nearest" });
+      const target = detail.querySelector(".rollout.on") || detail, { top, bottom } = target.getBoundingClientRect();
+      if (top < 60 || (target !== detail && bottom > window.innerHeight)) target.scrollIntoView({ block: "start" });
       app.say(`group of step ${group.step}, ${meanReward(group)}`);
     } catch (error) {
       opened = "";
@@ -239,18 +250,18 @@ function browse(app) {
 
   // Goes to the next or previous row, over the ends of pages.
   async function next(by) {
-    const { state } = app, page = Number(state.page || 0), stage = stageOf();
+    const { state } = app, { page } = me, stage = stageOf();
     if (!me.rows.length || !stage) return;
     let at = me.rows.findIndex((one) => String(one.line) === state.line && (one.place === null || String(one.place) === state.rollout));
     at = at < 0 ? (by > 0 ? 0 : me.rows.length - 1) : at + by;
     if (at < 0 || at >= me.rows.length) {
       if ((by < 0 && page === 0) || page * PAGE + at >= me.total) return;
-      app.go({ page: page + by || "" }, { quiet: true });
+      app.go({ page: String(page + by) }, { quiet: true });
       await refresh();
       at = by > 0 ? 0 : me.rows.length - 1;
     }
     const one = me.rows[at];
-    if (one) app.go({ stage: stage.name, line: one.line, rollout: one.place ?? "" });
+    if (one) app.go({ stage: stage.name, line: one.line, rollout: one.place ?? "", page: String(me.page) });
   }
 
   function scrub(by) {

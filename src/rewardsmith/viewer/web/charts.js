@@ -104,7 +104,7 @@ function range(lines) {
 function tickText(value, step) {
   const size = Math.max(Math.abs(value), step);
   if (value === 0) return "0";
-  if (size >= 1e5 || size < 1e-3) return value.toExponential(1).replace("e+", "e").replaceAll("-", "−");
+  if (size >= 1e5 || size < 1e-4) return value.toExponential(1).replace("e+", "e").replaceAll("-", "−");
   const digits = Math.max(0, Math.min(6, Math.ceil(-Math.log10(step) - 1e-9) + (/^[^1-9]*25/.test(String(step)) ? 1 : 0)));
   return value.toFixed(digits).replace("-", "−");
 }

@@ -1,15 +1,15 @@
 "use strict";
 // Several runs next to each other: results, curves in one chart, settings, evaluations, costs, and case by case.
 (() => {
-const { el, button, fold, table, show, formatted, difference, plural, heat, chart, controls, longest, grouped, prefixOf, rank, LATE, isConstant,
-  constants, byKind, compared, usage, source } = window.rs;
+const { el, button, fold, table, show, formatted, difference, plural, heat, chart, controls, longest, prefixOf, rank, LATE, isConstant,
+  constants, distinct, direction, byKind, compared, usage, source } = window.rs;
 const MAX_CASES = 100; // rows of the grid on one page
 const SMALL = 1e-9;
 
-const change = (from, to, form) => {
+const change = (from, to, form, metric) => {
   if (from === null || from === undefined || to === null || to === undefined) return null;
-  const by = to - from;
-  return el("small", { class: Math.abs(by) < SMALL ? "soft" : by > 0 ? "better" : "worse" },
+  const by = to - from, good = by * direction(metric);
+  return el("small", { class: Math.abs(by) < SMALL || !good ? "soft" : good > 0 ? "better" : "worse" },
     Math.abs(by) < SMALL ? "=" : `${by > 0 ? "▲" : "▼"} ${difference(by, form)}`);
 };
 
@@ -17,7 +17,7 @@ const change = (from, to, form) => {
 
 function results(runs) {
   const names = new Map();
-  runs.forEach(({ data }) => data.stages.forEach((stage) => stage.results.forEach((result) => names.set(`${stage.name} ${result.name}`, [stage.name, result.name]))));
+  runs.forEach(({ data }) => data.stages.forEach((stage) => distinct(stage).forEach((result) => names.set(`${stage.name} ${result.name}`, [stage.name, result.name]))));
   if (!names.size) return null;
   const of = ({ data }, stage) => data.stages.find((one) => one.name === stage);
   const rows = [...names.values()].map(([stage, metric]) => {
@@ -28,7 +28,7 @@ function results(runs) {
       if (!one || one.after[metric] === undefined) return "–";
       const before = one.before[metric];
       return el("span", { class: "cellvalue" }, before === undefined ? null : el("small", { class: "soft" }, `${formatted(before, form)} → `),
-        el("b", {}, formatted(one.after[metric], form)), i ? change(first, one.after[metric], form) : null);
+        el("b", {}, formatted(one.after[metric], form)), i ? change(first, one.after[metric], form, metric) : null);
     })];
   });
   return fold(true, "Results", runs.length > 1 ? `differences are to ${runs[0].name}` : "", table(["", ...runs.map((run) => ({ name: run.name, right: true }))], rows, { label: "Results" }));
@@ -130,8 +130,8 @@ function grid(runs, all, app) {
     () => app.go({ cases: name }), { "aria-pressed": String(chosen === name) }));
   const picker = stages.length > 1 ? stages.map((name) => button(name, () => app.go({ stage: name }), { "aria-pressed": String(name === stage) })) : [];
   return fold(true, "Case by case", columns.length > 1 ? `prompts of the validation: ${columns[columns.length - 1].label} against ${columns[0].label}` : "prompts of the validation",
-    el("div", { class: "chooser" }, picker), el("div", { class: "chooser", role: "group", "aria-label": "Which cases" }, columns.length > 1 ? tabs : []),
-    gridTable(columns, sorted, app),
+    picker.length ? el("div", { class: "chooser" }, "stage", picker) : null, el("div", { class: "chooser", role: "group", "aria-label": "Which cases" }, columns.length > 1 ? tabs : []),
+    el("div", { class: "cases" }, gridTable(columns, sorted, app)),
     sorted.length > MAX_CASES ? el("p", { class: "soft small" }, `the ${MAX_CASES} largest changes of ${plural(sorted.length, "prompt")}`) : null);
 }
 
@@ -159,7 +159,7 @@ function compare(app) {
     if (now !== drawn) {
       drawn = now;
       const place = window.scrollY;
-      body.replaceChildren(...[results(runs), settings(runs), cases, overlays(runs), measured(runs), costs(runs)].flat(3).filter(Boolean));
+      body.replaceChildren(...[results(runs), settings(runs), cases, measured(runs), costs(runs), overlays(runs)].flat(3).filter(Boolean));
       window.scrollTo(0, place);
     }
     cases.replaceChildren(...[grid(runs, found, app)].filter(Boolean));

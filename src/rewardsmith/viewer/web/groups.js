@@ -4,9 +4,9 @@
 const { el, chip, show, signed, plural, meter, heat, tinted } = window.rs;
 const cutNote = (item) => (item.cut ? el("p", { class: "soft small" }, `… ${plural(item.cut, "more character")} not shown`) : null);
 
-function marks(one, { low, high }, trained) {
+function marks(one, { low, high }, { trained = false, head = null }) {
   const level = one.failure ? null : heat(one.value, low, high);
-  return el("div", { class: "marks" },
+  return el("div", { class: "marks" }, head,
     one.failure ? el("span", { class: "score" }, `✕ failed: ${one.failure.kind}`)
       : [el("span", { class: "score", title: "reward" }, show(one.value)), meter((one.value - low) / (high - low || 1), level)],
     one.advantage !== null ? el("span", {}, `advantage ${signed(one.advantage)}`)
@@ -24,7 +24,8 @@ function aside(title, open, ...children) {
   return el("details", { class: "aside", open: open ? "" : null }, el("summary", {}, title), ...children);
 }
 
-// `options`: `trained` where every rollout should have an advantage, `open` to show feedback at once, `name` of a rollout.
+// `options`: `trained` where every rollout should have an advantage, `open` to show feedback at once, `name` of a
+// rollout, `head` before its reward.
 function rollout(one, scale, ink, options = {}) {
   const failed = [one.failure, ...one.parts.map((inner) => inner.called && inner.failure && { ...inner.failure, name: inner.name })];
   const details = [...new Map(failed.filter((failure) => failure && failure.text).reverse()
@@ -33,8 +34,7 @@ function rollout(one, scale, ink, options = {}) {
   if (one.feedback && wrote.every((inner) => inner.feedback.text !== one.feedback.text)) wrote.unshift(one);
   const level = one.failure ? "failed" : `heat${heat(one.value, scale.low, scale.high)}`;
   return el("article", { class: `rollout ${level}`, "aria-label": options.name || "rollout" },
-    options.head || null,
-    marks(one, scale, options.trained),
+    marks(one, scale, options),
     one.text ? ink.text(one) : el("p", { class: "soft small" }, "(empty)"),
     cutNote(one),
     one.parts.length ? el("div", { class: "parts" }, one.parts.map(part)) : null,

@@ -56,17 +56,20 @@ function weight(metric) {
   return found < 0 ? MAIN.length + name.includes("/") : found;
 }
 
+const COUNTS = /^(validation\/)?(prompts|rollouts|groups|items|pairs)$/; // how much was measured is no result
+
 // Of results with the same numbers, such as a mean of right and wrong answers and pass@1, one is shown.
 function distinct(stage) {
   const same = (result) => JSON.stringify([stage.before[result.name] ?? null, stage.after[result.name]]);
-  const sorted = [...stage.results].sort((a, b) => weight(a.name) - weight(b.name));
+  const sorted = stage.results.filter((result) => !COUNTS.test(result.name)).sort((a, b) => weight(a.name) - weight(b.name));
   return sorted.filter((result, i) => sorted.findIndex((other) => same(other) === same(result)) === i);
 }
 
 function heads(data) {
-  const tabled = data.evaluations.filter((one) => one.kind !== "policy").map((one) => one.name);
-  const lists = data.stages.filter((stage) => !tabled.includes(stage.name))
-    .map((stage) => distinct(stage).map((result) => [stage, result]));
+  const kind = (stage) => data.evaluations.find((one) => one.name === stage.name)?.kind;
+  // The tables of an evaluation have all that it measured: a policy's has one card, a reward's none.
+  const lists = data.stages.filter((stage) => [undefined, "policy"].includes(kind(stage)))
+    .map((stage) => distinct(stage).slice(0, kind(stage) ? 1 : 200).map((result) => [stage, result]));
   // Every stage has its say before any has its second.
   const turns = Array.from({ length: Math.max(0, ...lists.map((list) => list.length)) }, (_, i) => i);
   const all = turns.flatMap((i) => lists.map((list) => list[i]).filter(Boolean));
@@ -238,6 +241,10 @@ function coloured(line) {
 const recipe = (data) => (data.recipe ? el("section", { class: "stage recipe" }, fold(false, "Recipe", "with every default filled in",
   el("pre", { tabindex: "0" }, data.recipe.split("\n").map((line) => [coloured(line), "\n"])))) : null);
 
-Object.assign(window.rs, { top, stateChip, about, heads, evaluations, byKind, compared, models, usage, failures, curves, longest, stageTitle: title,
+// Which way is better: 1 up, -1 down, 0 where one cannot know.
+const UP = /^(mean@|best@|pass@|accuracy|verified|top1|f1|precision|recall|exact)/, DOWN = /^(failed|failures|truncated|unsound|mad|loss|ties)/;
+const direction = (metric) => { const name = metric.replace(/^(validation\/)?(sources\/[^/]+\/)?/, ""); return UP.test(name) ? 1 : DOWN.test(name) ? -1 : 0; };
+
+Object.assign(window.rs, { distinct, direction, top, stateChip, about, heads, evaluations, byKind, compared, models, usage, failures, curves, longest, stageTitle: title,
   recipe });
 })();

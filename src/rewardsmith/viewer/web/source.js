@@ -110,7 +110,8 @@ async function rows(run, filter) {
   const sign = filter.order === "down" ? -1 : 1, key = filter.sort || "step";
   const last = (value) => (value === null ? 1 : 0);
   found.sort((a, b) => last(a[key]) - last(b[key]) || sign * (a[key] - b[key]) || sign * (a.line - b.line) || a.place - b.place);
-  const offset = filter.offset || 0;
+  const place_of = filter.find === "" || filter.find === undefined ? -1 : found.findIndex((one) => one.line === Number(filter.find));
+  const offset = place_of < 0 ? filter.offset || 0 : Math.floor(place_of / filter.limit) * filter.limit;
   return { total: found.length, rows: found.slice(offset, offset + filter.limit), offset, searched, indexed: 1 };
 }
 
