@@ -163,7 +163,8 @@ class RolloutPages:
         """Return one page of rows, how many there are, and how far a search is."""
         with self.index.connection() as db:
             hits, searched = None, 1.0
-            if chosen.text:
+            # The name of a stage is that of a file: only those that were found in the folder are opened.
+            if chosen.text and db.execute("SELECT 1 FROM files WHERE stage = ?", (chosen.stage,)).fetchone():
                 with self._lock:
                     search = self._search(db, chosen.stage, chosen.text)
                     search.advance(self.index, db, chosen.stage)
@@ -288,7 +289,7 @@ def _where(chosen: RolloutFilter, hits: str | None) -> tuple[str, list[Any]]:
 
 
 def _select(db: sqlite3.Connection, chosen: RolloutFilter, hits: str | None) -> tuple[int, int, list[dict[str, Any]]]:
-    """Return how many rows a filter leaves, and a page of them with its offset; rows without a value to sort by are last."""
+    """Return how many rows a filter leaves, and a page of them with its offset; rows without a value are last."""
     where, values = _where(chosen, hits)
     down = "DESC" if chosen.order == "down" else "ASC"
     if chosen.by == "rollouts":

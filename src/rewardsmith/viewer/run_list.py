@@ -168,7 +168,8 @@ class RunList:
         """Index the next piece of each run that was asked for lately; return whether something was to be done."""
         now = time.monotonic()
         watched = [run for run in self.runs().values() if now - run.wanted < WATCH_SECONDS and run.wanted]
-        return any([run.update_index() for run in watched])
+        updated = [run.update_index() for run in watched]  # all of them, not only the first
+        return any(updated)
 
 
 def _is_run(folder: Path) -> bool:

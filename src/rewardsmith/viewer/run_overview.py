@@ -153,7 +153,7 @@ def _facts(written: Mapping[str, Any], recipe: Mapping[str, Any]) -> list[list[s
 
 def _origin(table: Mapping[str, Any]) -> str:
     """Return what a model of a recipe is: its folder or id, the model that it copies, or its server."""
-    keys = ("init", "copy_of", "model", "url", "type")
+    keys = ("init", "copy_of", "model", "urls", "type")
     name, value = next(((key, table[key]) for key in keys if table.get(key)), ("", "default"))
     return f"copy of {value}" if name == "copy_of" else str(value)
 

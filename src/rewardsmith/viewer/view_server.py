@@ -35,7 +35,7 @@ _HEADERS = {
     "Cache-Control": "no-store",
 }
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-_IDLE_SECONDS = 0.5
+_IDLE_SECONDS = 0.1
 
 
 def is_loopback(host: str) -> bool:
@@ -63,6 +63,8 @@ def make_app(runs: RunList, *, host: str = "127.0.0.1", token: str = "") -> web.
             response = await handler(request)
         except UserError as error:
             response = _answer({"error": str(error)}, 400)
+        except OSError as error:  # a run that was moved or removed meanwhile
+            response = _answer({"error": f"a file of the run cannot be read: {error.strerror}"}, 400)
         response.headers.update(_HEADERS)
         if token and request.query.get("token"):
             response.set_cookie(TOKEN_COOKIE, token, httponly=True, samesite="Strict", path="/")
