@@ -3,10 +3,11 @@ PYTHON ?= python3
 VENV   := .venv
 PEERS  := .venv-peers
 SERVERS := .venv-servers
+CHROMIUM ?= /usr/bin/chromium
 VERL   := .venv-verl
 RUN    := $(VENV)/bin/
 
-.PHONY: help quickstart recipes test test-slow test-servers test-scale test-scale-slow quickstart-verl fuzz check format bench bench-rules bench-verifiers bench-judges bench-embedded bench-sft bench-prime bench-scale parity clean
+.PHONY: help quickstart recipes test test-slow test-servers test-browser test-scale test-scale-slow quickstart-verl fuzz check format bench bench-rules bench-verifiers bench-judges bench-embedded bench-sft bench-prime bench-scale parity clean
 .DEFAULT_GOAL := help
 
 help:            ## list the targets
@@ -54,6 +55,14 @@ test-slow: $(VENV)/.ready ## run the tests of whole lifecycles, long kill-and-re
 
 test-servers: $(VENV)/.ready $(SERVERS)/.ready ## run the tests with a real model server, three to six minutes on two CPU cores
 	REWARDSMITH_SERVER_PYTHON=$(SERVERS)/bin/python $(RUN)pytest tests/servers
+
+# Only root can install a browser; anyone else names one.
+$(CHROMIUM):
+	@if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then apt-get update -q && apt-get install -q -y --no-install-recommends chromium; \
+	else echo "$@ is missing: install Chromium, or name one: make test-browser CHROMIUM=/path/to/chromium" >&2; exit 1; fi
+
+test-browser: $(VENV)/.ready | $(CHROMIUM) ## run the tests of the pages in a real Chromium, one minute on two CPU cores
+	REWARDSMITH_CHROMIUM=$(CHROMIUM) $(RUN)pytest tests/browser
 
 quickstart-verl: $(VERL)/.ready ## the same on verl's workers over Ray: two processes on the CPU, about five minutes
 	$(VERL)/bin/rewardsmith run recipes/scale/quickstart_verl.toml --on verl

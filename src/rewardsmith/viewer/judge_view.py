@@ -29,8 +29,7 @@ async def judge_prompts(folder: Path, stage: str, record: GroupRecord) -> list[d
     A `UserError` says why they cannot be rendered: the recipe is read as it is now, with its templates and plug-ins.
     """
     try:
-        chosen = _reward(load_recipe(folder / "recipe.toml"), stage, record.kind)
-        root = Component.root(chosen)
+        root = await asyncio.to_thread(_build, folder, stage, record.kind)
     except UserError as error:
         raise UserError(f"the reward of this run cannot be built here, so its prompts are not known: {error}") from None
     found: list[dict[str, Any]] = []
@@ -46,6 +45,10 @@ async def judge_prompts(folder: Path, stage: str, record: GroupRecord) -> list[d
                 ) from None
             found += _questions(part or "judge", component.reward.model_name, rendered)
     return found[:MAX_QUESTIONS]
+
+
+def _build(folder: Path, stage: str, kind: str) -> Component:
+    return Component.root(_reward(load_recipe(folder / "recipe.toml"), stage, kind))
 
 
 def _reward(recipe: Recipe, stage: str, kind: str) -> Chosen:
