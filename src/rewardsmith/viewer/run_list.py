@@ -33,7 +33,7 @@ class OpenRun:
         self._lock = threading.Lock()
         self._overview: tuple[str, dict[str, Any]] = ("", {})
         self._pages: RolloutPages | None = None
-        self._indexed = ""
+        self.indexed = ""  # the version whose rollouts are all in the index
 
     @property
     def version(self) -> str:
@@ -67,10 +67,10 @@ class OpenRun:
     def update_index(self) -> bool:
         """Index the next piece of the rollouts; return whether something was to be done."""
         version = self.version
-        if self._pages is None or (version == self._indexed and self._pages.index.share >= 1):
+        if self._pages is None or (version == self.indexed and self._pages.index.share >= 1):
             return False
         if self._pages.index.update() >= 1:
-            self._indexed = version
+            self.indexed = version
         return True
 
     def entry(self) -> dict[str, Any]:

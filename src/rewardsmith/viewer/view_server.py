@@ -132,7 +132,10 @@ class _Routes:
         def read() -> dict[str, Any]:
             names = [name for name in request.query.getall("run", [])[:16] if name in self._runs.runs()]
             opened = {name: self._runs.run(name) for name in names}
-            shown = {name: {"version": run.version, "indexed": run.pages.index.share} for name, run in opened.items()}
+            shown = {
+                name: {"version": run.version, "indexed": run.indexed, "share": run.pages.index.share}
+                for name, run in opened.items()
+            }
             return {"list": self._runs.version, "runs": shown}
 
         return _answer(await asyncio.to_thread(read))

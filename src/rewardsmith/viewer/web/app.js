@@ -173,15 +173,15 @@ async function draw() {
 }
 
 const update = () => draw().catch(app.failed);
-let known = "";
+let known = "{}";
+
+const versions = () => source.version([...new Set([app.state.run, ...(app.state.view === "compare" ? app.state.with : [])])].filter(Boolean));
 
 async function poll() {
   try {
-    const names = [app.state.run, ...(app.state.view === "compare" ? app.state.with : [])].filter(Boolean);
-    const now = await source.version([...new Set(names)]);
+    const now = await versions(), text = JSON.stringify(now);
     notice("");
-    const text = JSON.stringify(now);
-    if (known && text !== known) {
+    if (text !== known) {
       if (JSON.parse(known).list !== now.list) app.runs = (await source.runs()).runs;
       await draw();
     }
@@ -195,6 +195,7 @@ async function poll() {
 window.addEventListener("hashchange", update);
 (async () => {
   try {
+    if (source.live) known = JSON.stringify(await versions()); // before anything is read, so that no change is missed
     app.runs = (await source.runs()).runs;
     await draw();
   } catch (error) {

@@ -3,8 +3,8 @@
 (() => {
 async function read(address) {
   const response = await fetch(address, { credentials: "same-origin" });
-  const content = await response.json().catch(() => ({ error: `${response.status} ${response.statusText}` }));
-  if (!response.ok) throw new Error(content.error || `${response.status} ${response.statusText}`);
+  const content = await response.json().catch(() => null);
+  if (!response.ok || content === null) throw new Error(content?.error || `${response.status} ${response.statusText}`);
   return content;
 }
 
