@@ -28,7 +28,7 @@ from rewardsmith.viewer.run_list import RunList
 from rewardsmith.viewer.view_server import make_app
 
 GROUP, TOKENS, REPEATS = 8, 200, 40
-WORDS = "we first add the two numbers and then carry one so that sum is equal to answer because each step holds".split()
+WORDS = ["we", "add", "the", "numbers", "and", "then", "carry", "one", "so", "that", "it", "equals", "because", "holds"]
 
 
 def write_run(folder: Path, rollouts: int) -> int:
@@ -39,7 +39,9 @@ def write_run(folder: Path, rollouts: int) -> int:
     groups = rollouts // GROUP
     with path.open("w", encoding="utf-8") as file:
         for i in range(groups):
-            prompt = Prompt(f"p-{i % 5_000}", [Message("user", f"What is {i} + {dice.randrange(1000)}?")], f"source-{i % 7}")
+            prompt = Prompt(
+                f"p-{i % 5_000}", [Message("user", f"What is {i} + {dice.randrange(1000)}?")], f"source-{i % 7}"
+            )
             answers, scores = [], []
             for _ in range(GROUP):
                 text = " ".join(dice.choices(WORDS, k=TOKENS * 3 // 4))
@@ -83,7 +85,9 @@ async def measure(folder: Path) -> None:
         kinds = {
             "what one can filter by": lambda: get("/api/stages"),
             "page in order of steps": lambda: get("/api/rows", offset=dice.randrange(groups)),
-            "page by reward": lambda: get("/api/rows", by="rollouts", sort="reward", order="down", offset=dice.randrange(9_000)),
+            "page by reward": lambda: get(
+                "/api/rows", by="rollouts", sort="reward", order="down", offset=dice.randrange(9_000)
+            ),
             "filter: one step": lambda: get("/api/rows", step_min=(s := dice.randrange(500)), step_max=s),
             "filter: source, reward, failure": lambda: get(
                 "/api/rows", source=f"source-{dice.randrange(7)}", reward_min=0.1, failure="any", by="rollouts"
@@ -120,7 +124,9 @@ def main() -> None:
         while index.update() < 1:
             pass
         seconds = time.perf_counter() - begun
-        print(f"indexed in {seconds:.1f} s: {given.rollouts / seconds:,.0f} rollouts/s, {size / seconds / 1e6:,.0f} MB/s")
+        print(
+            f"indexed in {seconds:.1f} s: {given.rollouts / seconds:,.0f} rollouts/s, {size / seconds / 1e6:,.0f} MB/s"
+        )
         print(f"index file {index_file(folder).stat().st_size / 1e6:,.0f} MB")
         asyncio.run(measure(folder))
         print(f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3:,.0f} MB")

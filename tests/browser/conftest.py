@@ -39,7 +39,9 @@ def open_page(browser: Any) -> Iterator[Open]:
         contexts.append(context)
         page = context.new_page()
         page.set_default_timeout(15_000)
-        page.on("console", lambda message: errors.append(message.text) if message.type in ("error", "warning") else None)
+        page.on(
+            "console", lambda message: errors.append(message.text) if message.type in ("error", "warning") else None
+        )
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.goto(address)
         return page

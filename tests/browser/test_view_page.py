@@ -129,7 +129,10 @@ def test_runs_are_compared(open_page: Open, view: View, runs: Path) -> None:
     assert "0.4" in table
     assert "title" not in table
     chart = page.wait_for_selector("figure.chart:has(.metric:text-is('reward/mean')):has(canvas)")
-    assert [text.split()[0] for text in chart.query_selector(".values").inner_text().split("\n") if text] == ["long", "short"]
+    assert [text.split()[0] for text in chart.query_selector(".values").inner_text().split("\n") if text] == [
+        "long",
+        "short",
+    ]
     page.wait_for_selector(".cases table")
     all_cases = page.locator(".cases tbody tr").count()
     page.click("button:has-text('worse ')")
@@ -266,13 +269,17 @@ def test_a_bundle_is_the_same_page_from_files(open_page: Open, runs: Path, tmp_p
             everything = count_of(page)
             page.click(".morefilters summary")
             page.select_option("select[name=failure]", "timeout")
-            wait_for(page, "(all) => !document.querySelector('.listside > p').textContent.includes(all)", f"of {everything}")
+            wait_for(
+                page, "(all) => !document.querySelector('.listside > p').textContent.includes(all)", f"of {everything}"
+            )
             page.click("text=clear the filters")
             page.fill("#search", "easy to follow")
             page.wait_for_selector(".row")
             page.click(".row >> nth=0")
             page.wait_for_selector(".group .rollout")
-            page.goto(f"http://127.0.0.1:{server.server_address[1]}/#view=rollouts&run=judged&stage=policy&line=2&rollout=1")
+            page.goto(
+                f"http://127.0.0.1:{server.server_address[1]}/#view=rollouts&run=judged&stage=policy&line=2&rollout=1"
+            )
             page.wait_for_selector(".rollout.on")
             assert page.locator(".rollout.on pre >> nth=0").inner_text() == HOSTILE
             page.goto(f"http://127.0.0.1:{server.server_address[1]}/#view=compare&with=long&with=short")

@@ -52,7 +52,8 @@ def write_judged_run(folder: Path) -> Path:
         rows.append(record(rollouts, scores, step, prompt, advantages=[0.5, -0.5, None]))
     write_lines(folder / "rollouts" / "policy.jsonl", rows)
     metrics = [
-        {"stage": "policy", "step": i, "metrics": {"reward/mean": i / 4, "reward/rule": 0.5, "lr": 0.001}} for i in range(1, 5)
+        {"stage": "policy", "step": i, "metrics": {"reward/mean": i / 4, "reward/rule": 0.5, "lr": 0.001}}
+        for i in range(1, 5)
     ]
     write_lines(folder / "metrics.jsonl", metrics)
     (folder / "recipe.toml").write_text(RECIPE)

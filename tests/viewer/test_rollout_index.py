@@ -96,7 +96,7 @@ def test_a_run_that_was_resumed_is_indexed_again(tmp_path: Path, regrown: bool) 
     assert {row["reward"] for row in rows_of(pages)} == {1}
     assert len(rows_of(pages)) == (20 if regrown else 3)
     assert rows_of(pages, text="old 5") == []
-    assert [row["line"] for row in rows_of(pages, text="new 2")][0] == 2
+    assert rows_of(pages, text="new 2")[0]["line"] == 2
 
 
 def test_the_index_is_kept_outside_of_the_run_and_used_again(run: Path, tmp_path: Path, monkeypatch: Any) -> None:
@@ -246,7 +246,8 @@ def test_a_search_keeps_a_bounded_number_of_hits(run: Path, monkeypatch: Any) ->
 
 
 @pytest.mark.parametrize(
-    "query", [{"step_min": "x"}, {"reward_max": "nan"}, {"sort": "id; DROP TABLE groups"}, {"by": "x"}, {"limit": "1e3"}]
+    "query",
+    [{"step_min": "x"}, {"reward_max": "nan"}, {"sort": "id; DROP TABLE groups"}, {"by": "x"}, {"limit": "1e3"}],
 )
 def test_what_is_no_filter_is_refused(query: dict[str, str]) -> None:
     with pytest.raises(UserError, match=next(iter(query))):

@@ -113,7 +113,7 @@ def test_a_run_that_goes_on_changes_its_version(tmp_path: Path) -> None:
     served([folder], use)
 
 
-# ---- what judges were shown --------------------------------------------------------------------------------------------
+# ---- what judges were shown ------------------------------------------------------------------------------------------
 
 
 def test_the_prompts_of_a_judge_are_rendered_again(tmp_path: Path) -> None:
@@ -133,7 +133,11 @@ def test_the_prompts_of_a_judge_are_rendered_again(tmp_path: Path) -> None:
         assert "shows its steps" in text
         assert "<script>" in prompts[1]["messages"][-1]["text"]
         _, _, group = await get("/api/group", params=place)
-        assert [one["parts"][1]["feedback"]["text"][:9] for one in group["rollouts"]] == ["All steps", "It quotes", "I like it"]
+        assert [one["parts"][1]["feedback"]["text"][:9] for one in group["rollouts"]] == [
+            "All steps",
+            "It quotes",
+            "I like it",
+        ]
 
     served([folder], use)
 
@@ -160,7 +164,7 @@ def test_a_reward_that_cannot_be_built_is_a_message(tmp_path: Path, before: str,
     served([folder], use)
 
 
-# ---- who is answered, and what is refused ------------------------------------------------------------------------------
+# ---- who is answered, and what is refused ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["../secret", "..%2fsecret", "/etc", "run/../../secret", "", "run\0", "RUN", "." * 5])
@@ -184,7 +188,8 @@ def test_only_known_runs_and_stages_are_read(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/web/../report.py", "/web/%2e%2e/report.py", "/web/report.html", "/web//etc/passwd", "/report.py", "/api/x"]
+    "path",
+    ["/web/../report.py", "/web/%2e%2e/report.py", "/web/report.html", "/web//etc/passwd", "/report.py", "/api/x"],
 )
 def test_only_the_files_of_the_page_are_served(tmp_path: Path, path: str) -> None:
     (tmp_path / "runs").mkdir()
@@ -257,7 +262,7 @@ def test_what_is_this_machine(host: str, here: bool) -> None:
     assert is_loopback(host) is here
 
 
-# ---- names of runs -----------------------------------------------------------------------------------------------------
+# ---- names of runs ---------------------------------------------------------------------------------------------------
 
 
 def test_runs_are_found_below_folders_and_have_names_of_their_own(tmp_path: Path) -> None:

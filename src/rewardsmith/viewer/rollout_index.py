@@ -24,7 +24,7 @@ from rewardsmith.types import NOT_COMPUTED
 from rewardsmith.viewer.growing_file import Position, is_continued, new_lines
 from rewardsmith.viewer.rollout_view import parse_line
 
-VERSION = 1  # of the schema; another one is built again
+VERSION = 2  # of the schema; another one is built again
 STEP_BYTES = 24_000_000  # that one transaction indexes
 SNIPPET = 160  # characters of a prompt and of the end of an answer in a row
 MAX_PLACES = 4_096  # rollouts of one group that are indexed
@@ -41,13 +41,18 @@ CREATE TABLE groups (
 );
 CREATE UNIQUE INDEX group_line ON groups (stage, line);
 CREATE INDEX group_step ON groups (stage, step, line);
+CREATE INDEX group_prompt ON groups (stage, prompt);
 CREATE TABLE rollouts (
-    group_id INTEGER, place INTEGER, stage TEXT, step INTEGER, kind TEXT, dropped TEXT, source TEXT, prompt TEXT,
-    reward REAL, advantage REAL, length INTEGER, failure TEXT, failures TEXT, stop TEXT, ending TEXT,
-    PRIMARY KEY (group_id, place)
+    group_id INTEGER, place INTEGER, stage TEXT, step INTEGER, kind TEXT, dropped TEXT, source TEXT, reward REAL,
+    advantage REAL, length INTEGER, failure TEXT, failures TEXT, PRIMARY KEY (group_id, place)
+) WITHOUT ROWID;
+CREATE TABLE endings (
+    group_id INTEGER, place INTEGER, stage TEXT, stop TEXT, ending TEXT, PRIMARY KEY (group_id, place)
 ) WITHOUT ROWID;
 CREATE INDEX rollout_step ON rollouts (stage, step);
 CREATE INDEX rollout_reward ON rollouts (stage, reward);
+CREATE INDEX rollout_advantage ON rollouts (stage, advantage);
+CREATE INDEX rollout_length ON rollouts (stage, length);
 CREATE TABLE failures (stage TEXT, part TEXT, kind TEXT, count INTEGER, PRIMARY KEY (stage, part, kind));
 """
 
@@ -139,7 +144,7 @@ class RolloutIndex:
             offset, tail, lines, unread, restarts = db.execute(known, (stage,)).fetchone() or (0, "", 0, 0, 0)
             position = Position(offset, tail)
             if not is_continued(self.file(stage), position):
-                for table in ("rollouts", "groups", "failures"):
+                for table in ("rollouts", "endings", "groups", "failures"):
                     db.execute(f"DELETE FROM {table} WHERE stage = ?", (stage,))
                 position, lines, unread, restarts = Position(), 0, 0, restarts + 1
             if exists:
@@ -170,6 +175,7 @@ class _Writer:
         self._next = db.execute("SELECT COALESCE(MAX(id), 0) FROM groups").fetchone()[0]
         self._groups: list[Sequence[Any]] = []
         self._rollouts: list[Sequence[Any]] = []
+        self._endings: list[Sequence[Any]] = []
         self._failures: Counter[tuple[str, str]] = Counter()
 
     def add(self, number: int, offset: int, line: bytes) -> bool:
@@ -189,13 +195,13 @@ class _Writer:
         except (KeyError, TypeError, AttributeError, IndexError):
             return not line.strip()
         head = " ".join(str(prompt["messages"][-1]["content"])[: 4 * SNIPPET].split())[:SNIPPET]
-        rewards = [row[8] for row in rows]
+        rewards = [row[7] for row in rows]
         known = [value for value in rewards if value is not None]
-        spread = [abs(row[9]) for row in rows if row[9] is not None]
+        spread = [abs(row[8]) for row in rows if row[8] is not None]
         self._groups.append((
             self._next, self._stage, number, offset, len(line), *shared, head,
             sum(known) / len(known) if known else None, max(spread, default=None),
-            sum(row[10] for row in rows) / max(1, len(rows)), sum(bool(row[11]) for row in rows), len(rows),
+            sum(row[9] for row in rows) / max(1, len(rows)), sum(bool(row[10]) for row in rows), len(rows),
             json.dumps([None if value is None else float(f"{value:.4g}") for value in rewards[:64]]),
         ))  # fmt: skip
         self._rollouts += rows
@@ -213,15 +219,16 @@ class _Writer:
         length = _token_count(rollout.get("tokens")) or len(text)
         listed = f"|{'|'.join(kinds)}|" if kinds else ""
         ending = " ".join(text[-4 * SNIPPET :].split())[-SNIPPET:]
+        self._endings.append((self._next, place, self._stage, rollout.get("stop_reason", "stop"), ending))
         return (
-            self._next, place, self._stage, shared[0], shared[1], shared[2], shared[3], shared[4], score.get("value"),
-            advantage, length, failure, listed, rollout.get("stop_reason", "stop"), ending,
+            self._next, place, self._stage, *shared[:4], score.get("value"), advantage, length, failure, listed,
         )  # fmt: skip
 
     def flush(self) -> None:
         """Write what was added."""
         self._db.executemany(f"INSERT INTO groups VALUES ({', '.join('?' * 17)})", self._groups)
-        self._db.executemany(f"INSERT INTO rollouts VALUES ({', '.join('?' * 15)})", self._rollouts)
+        self._db.executemany(f"INSERT INTO rollouts VALUES ({', '.join('?' * 12)})", self._rollouts)
+        self._db.executemany("INSERT INTO endings VALUES (?, ?, ?, ?, ?)", self._endings)
         self._db.executemany(
             "INSERT INTO failures VALUES (?, ?, ?, ?)"
             " ON CONFLICT (stage, part, kind) DO UPDATE SET count = count + excluded.count",

@@ -152,12 +152,15 @@ class RolloutPages:
         self.index = index
         self._searches: dict[tuple[str, str], _Search] = {}
         self._lock = threading.Lock()
+        self._stages: tuple[list[Any], list[dict[str, Any]]] = ([], [])  # what they were made of, and they
 
     def stages(self) -> list[dict[str, Any]]:
         """Return of each stage what one can filter by: steps, sources, failures, the range of rewards."""
         with self.index.connection() as db:
-            names = [name for (name,) in db.execute("SELECT stage FROM files ORDER BY rowid")]
-            return [_stage(db, name) for name in names]
+            read = db.execute("SELECT stage, offset, restarts FROM files ORDER BY rowid").fetchall()
+            if self._stages[0] != read:
+                self._stages = read, [_stage(db, name) for name, _, _ in read]
+            return self._stages[1]
 
     def page(self, chosen: RolloutFilter) -> dict[str, Any]:
         """Return one page of rows, how many there are, and how far a search is."""
@@ -206,7 +209,7 @@ class RolloutPages:
         """Yield the row of each group in the order of the file, with those of its `rollouts`."""
         query = (
             f"SELECT {_OF_GROUP}, r.place, {_OF_ROLLOUT} FROM groups g JOIN rollouts r ON r.group_id = g.id"
-            " WHERE g.stage = ? ORDER BY g.id, r.place"
+            " JOIN endings e ON e.group_id = r.group_id AND e.place = r.place WHERE g.stage = ? ORDER BY g.id, r.place"
         )
         with self.index.connection() as db:
             for _, rows in groupby((_row(row) for row in db.execute(query, (stage,))), lambda row: row["line"]):
@@ -243,9 +246,9 @@ def _stage(db: sqlite3.Connection, name: str) -> dict[str, Any]:
         " ORDER BY step, kind",
         (name,),
     ).fetchall()
-    low, high, rollouts, cut = db.execute(
-        "SELECT MIN(reward), MAX(reward), COUNT(*), SUM(stop = 'length') FROM rollouts WHERE stage = ?", (name,)
-    ).fetchone()
+    rewards = "SELECT MIN(reward), MAX(reward), COUNT(*) FROM rollouts WHERE stage = ?"
+    low, high, rollouts = db.execute(rewards, (name,)).fetchone()
+    (cut,) = db.execute("SELECT COUNT(*) FROM endings WHERE stage = ? AND stop = 'length'", (name,)).fetchone()
 
     def counts(column: str) -> list[list[Any]]:
         query = f"SELECT {column}, COUNT(*) FROM groups WHERE stage = ? GROUP BY {column} ORDER BY 2 DESC LIMIT 200"
@@ -259,7 +262,7 @@ def _stage(db: sqlite3.Connection, name: str) -> dict[str, Any]:
         "high": number(high),
         "groups": sum(row[2] for row in steps),
         "rollouts": rollouts,
-        "truncated": cut or 0,
+        "truncated": cut,
         "lines": lines,
         "unread": unread,
         "sources": counts("source"),
@@ -270,13 +273,19 @@ def _stage(db: sqlite3.Connection, name: str) -> dict[str, Any]:
 
 def _where(chosen: RolloutFilter, hits: str | None) -> tuple[str, list[Any]]:
     """Return the condition on rows of `rollouts`, named r, and its values."""
-    parts: list[tuple[str, Any]] = [("r.stage = ?", chosen.stage)]
-    for column in ("kind", "source", "prompt"):
+    # An index helps to find steps, and to sort all rollouts. Other filters read every row, and do so in order: a plus
+    # sign keeps SQLite from the index.
+    scans = any((chosen.kind, chosen.source, chosen.dropped, chosen.failure, hits)) or chosen.reward_min is not None
+    scans = (scans or chosen.reward_max is not None) and chosen.step_min is None and chosen.step_max is None
+    parts: list[tuple[str, Any]] = [(f"{'+' * scans}r.stage = ?", chosen.stage)]
+    for column in ("kind", "source"):
         parts += [(f"r.{column} = ?", getattr(chosen, column))] if getattr(chosen, column) else []
     for column in ("step", "reward"):
         for sign, end in ((">=", "min"), ("<=", "max")):
             value = getattr(chosen, f"{column}_{end}")
-            parts += [(f"r.{column} {sign} ?", value)] if value is not None else []
+            parts += [(f"{'+' * (column == 'reward')}r.{column} {sign} ?", value)] if value is not None else []
+    if chosen.prompt:
+        parts.append(("r.group_id IN (SELECT id FROM groups WHERE stage = r.stage AND prompt = ?)", chosen.prompt))
     if chosen.dropped:
         parts.append(("(r.dropped != '') = ?", chosen.dropped == "yes"))
     if chosen.failure == "any":
@@ -289,34 +298,43 @@ def _where(chosen: RolloutFilter, hits: str | None) -> tuple[str, list[Any]]:
 
 
 def _select(db: sqlite3.Connection, chosen: RolloutFilter, hits: str | None) -> tuple[int, int, list[dict[str, Any]]]:
-    """Return how many rows a filter leaves, and a page of them with its offset; rows without a value are last."""
+    """Return how many rows a filter leaves, and a page of them with its offset; rows without a value are last.
+
+    The page is chosen among the narrow rows; what is shown of it is joined afterwards.
+    """
     where, values = _where(chosen, hits)
     down = "DESC" if chosen.order == "down" else "ASC"
     if chosen.by == "rollouts":
-        from_table, only = "rollouts r JOIN groups g ON g.id = r.group_id", where
-        sort, counted = f"r.{chosen.sort}", f"SELECT COUNT(*) FROM rollouts r WHERE {where}"
-        ties, own = f"r.group_id {down}, r.place", f"r.place, {_OF_ROLLOUT}"
+        name, table, keys, ties = "r", "rollouts r", "r.group_id, r.place", f"r.group_id {down}, r.place"
+        shown = (
+            f"SELECT {_OF_GROUP}, r.place, {_OF_ROLLOUT} FROM ({{page}}) k"
+            " JOIN rollouts r ON r.group_id = k.group_id AND r.place = k.place"
+            " JOIN endings e ON e.group_id = k.group_id AND e.place = k.place JOIN groups g ON g.id = k.group_id"
+        )
     else:
-        inner = f"SELECT r.group_id FROM rollouts r WHERE {where}"
-        plain = values == [chosen.stage]  # nothing is filtered: the groups themselves are counted and sorted
-        from_table, only = "groups g", "g.stage = ?" if plain else f"g.id IN ({inner})"
-        sort, counted = f"g.{chosen.sort}", f"SELECT COUNT(*) FROM groups g WHERE {only}"
-        ties, own = f"g.line {down}", "NULL, g.reward, g.advantage, g.length, g.failed, '', '', ''"
-    (total,) = db.execute(counted, values).fetchone()
-    nulls = "" if chosen.sort == "step" else f"{sort} IS NULL, "
+        name, table, keys, ties = "g", "groups g", "g.id", f"g.line {down}"
+        own = "NULL, g.reward, g.advantage, g.length, g.failed, '', '', ''"
+        shown = f"SELECT {_OF_GROUP}, {own} FROM ({{page}}) k JOIN groups g ON g.id = k.id"
+        # Without a filter the groups themselves are counted and sorted.
+        where = (
+            "g.stage = ?" if values == [chosen.stage] else f"g.id IN (SELECT r.group_id FROM rollouts r WHERE {where})"
+        )
+    sort = f"{name}.{chosen.sort}"
+    nulls = f"{sort} IS NULL, " if down == "ASC" and chosen.sort != "step" else ""  # SQLite has them first
     order = f"{nulls}{sort} {down}, {ties}"
-    query = f"SELECT {_OF_GROUP}, {own} FROM {from_table} WHERE {only} ORDER BY {order} LIMIT ? OFFSET ?"
+    (total,) = db.execute(f"SELECT COUNT(*) FROM {table} WHERE {where}", values).fetchone()
     offset = chosen.offset
     if chosen.find is not None:
-        lines = f"SELECT g.line FROM {from_table} WHERE {only} ORDER BY {order}"
-        places = (i for i, (line,) in enumerate(db.execute(lines, values)) if line == chosen.find)
-        offset = next(places, 0) // chosen.limit * chosen.limit
-    rows = db.execute(query, [*values, chosen.limit, offset]).fetchall()
-    return total, offset, [_row(row) for row in rows]
+        join = " JOIN groups g ON g.id = r.group_id" if name == "r" else ""
+        lines = db.execute(f"SELECT g.line FROM {table}{join} WHERE {where} ORDER BY {order}", values)
+        offset = next((i for i, (line,) in enumerate(lines) if line == chosen.find), 0) // chosen.limit * chosen.limit
+    page = f"SELECT {keys} FROM {table} WHERE {where} ORDER BY {order} LIMIT ? OFFSET ?"
+    query = f"{shown.format(page=page)} ORDER BY {order}"
+    return total, offset, [_row(row) for row in db.execute(query, [*values, chosen.limit, offset])]
 
 
 _OF_GROUP = "g.line, g.step, g.kind, g.dropped, g.source, g.prompt, g.head, g.count, g.rewards"
-_OF_ROLLOUT = "r.reward, r.advantage, r.length, r.failure, r.failures, r.stop, r.ending"
+_OF_ROLLOUT = "r.reward, r.advantage, r.length, r.failure, r.failures, e.stop, e.ending"
 _KEYS = ("line", "step", "kind", "dropped", "source", "prompt", "head", "count", "rewards",
          "place", "reward", "advantage", "length", "failure", "failures", "stop", "ending")  # fmt: skip
 
