@@ -6,7 +6,7 @@ SERVERS := .venv-servers
 VERL   := .venv-verl
 RUN    := $(VENV)/bin/
 
-.PHONY: help quickstart recipes test test-slow test-servers test-scale test-scale-slow quickstart-verl fuzz check format bench bench-rules bench-verifiers bench-judges bench-embedded bench-sft bench-prime bench-scale parity clean
+.PHONY: help quickstart recipes test test-slow test-servers test-scale test-scale-slow quickstart-verl fuzz check format bench bench-rules bench-verifiers bench-judges bench-embedded bench-sft bench-prime bench-scale parity docs clean
 .DEFAULT_GOAL := help
 
 help:            ## list the targets
@@ -101,8 +101,13 @@ bench-prime: $(VENV)/.ready ## time policy steps with an implicit process reward
 bench-scale: $(VERL)/.ready ## time policy steps on verl's workers and with verl's own trainer, on a CPU
 	$(VERL)/bin/python benchmarks/scale.py
 
+docs: $(VENV)/.ready ## build the documentation into site/; a broken link or anchor is an error
+	$(RUN)pip install --quiet --disable-pip-version-check -e ".[docs]"
+	NO_MKDOCS_2_WARNING=1 $(RUN)mkdocs build --strict --quiet
+	@echo "open site/index.html, or: $(RUN)python -m http.server --directory site"
+
 parity: $(PEERS)/.ready ## recompute the reference values of verl and TRL that the tests compare with
 	$(PEERS)/bin/python -m tests.parity.make_references
 
 clean:           ## remove the environments and caches
-	rm -rf $(VENV) $(PEERS) $(SERVERS) $(VERL) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf site $(VENV) $(PEERS) $(SERVERS) $(VERL) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
