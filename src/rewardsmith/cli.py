@@ -9,19 +9,22 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import App, CycloptsError, Group, Parameter
 from rich.console import Console
 from rich.syntax import Syntax
 
 from rewardsmith import __version__
 from rewardsmith.config import import_name
+from rewardsmith.console import print_json, print_tables
 from rewardsmith.errors import UserError
 from rewardsmith.recipe import explain as explain_recipe
 from rewardsmith.recipe import load_recipe, load_table, parse_recipe
 from rewardsmith.runs.cache_command import cache
+from rewardsmith.runs.catalogue import FamilyName, described, family_table, overview
 from rewardsmith.runs.commands import flags_of, input_kind, option_classes, run_command
 from rewardsmith.runs.lookup import explain_reward, is_reward
 from rewardsmith.runs.preflight import RewardTrees, check_for_cluster, warnings
+from rewardsmith.runs.starter_files import next_steps, write_starter
 
 JOBS: dict[str, str] = {
     "prepare gqm-sft": "rewardsmith.data.prepare.gqm:GqmSft",
@@ -37,18 +40,96 @@ JOBS: dict[str, str] = {
 }
 """Jobs that are commands, by the words of the command; imported when one is called."""
 
+GROUPS: dict[str, tuple[str, ...]] = {
+    "Start": ("init", "list", "show", "explain"),
+    "Run": ("run", "plan", "export", "serve"),
+    "Data": ("prepare", "generate"),
+    "Measure": ("score", "evaluate", "evaluate-policy"),
+    "Look": ("view", "cache"),
+    "Setup": ("--install-completion", "--help", "--version"),
+}
+"""The commands as `rewardsmith --help` shows them."""
+_PANELS = {title: Group(title, sort_key=order) for order, title in enumerate(GROUPS)}
+
 app = App(
     name="rewardsmith",
-    help="Train language models against rewards, and train the reward models themselves.",
+    help="""Train language models against rewards, and train the reward models themselves.
+
+```
+rewardsmith run quickstart              train a tiny model, on a CPU
+rewardsmith init own-reward my-project  a recipe with a reward of your own
+rewardsmith explain quickstart          what a recipe does, setting by setting
+rewardsmith list rewards                what a recipe can name
+rewardsmith show judge                  the settings of one, with an example
+```
+
+RECIPE is a TOML file, or the name of a shipped recipe (`rewardsmith list recipes`). Settings are changed on the command
+line: `rewardsmith run quickstart stages.policy.steps=10`. `rewardsmith COMMAND --help` has more examples.""",
     version=f"rewardsmith {__version__}",
     help_format="markdown",
     default_parameter=Parameter(negative=()),
 )
 app.command(cache)
 app.command(App(name="prepare", help="Make the data that reward models are trained on."))
+app.register_install_completion_command(help="Install completion for the shell in use: bash, zsh or fish.")
 
-RecipeFile = Annotated[Path, Parameter(help="a TOML file, such as recipes/quickstart.toml")]
+RecipeFile = Annotated[Path, Parameter(help="a TOML file, or the name of a shipped recipe such as quickstart")]
 Overrides = Annotated[str, Parameter(help="KEY.PATH=VALUE: settings to change, such as stages.policy.steps=10")]
+AsJson = Annotated[bool, Parameter(name="--json", help="print JSON instead of tables")]
+
+
+@app.command
+def init(
+    name: Annotated[str | None, Parameter(help="a shipped recipe; not given: list them")] = None,
+    folder: Annotated[Path, Parameter(help="where to write; made if it is not there")] = Path(),
+    /,
+) -> None:
+    """Write a commented recipe, and the files that it needs, into a folder. Nothing is overwritten.
+
+    `rewardsmith init` lists the recipes. Good first ones: quickstart, own-reward, judge, gsm8k, ranker, bradley-terry,
+    prime.
+
+    Example: `rewardsmith init own-reward my-project`
+    """
+    if name is None:
+        print_tables([family_table("recipes"), "rewardsmith init NAME [FOLDER] writes one"])
+        return
+    sys.stdout.write(next_steps(write_starter(name, folder), folder))
+
+
+@app.command(name="list")
+def list_names(
+    family: Annotated[FamilyName | None, Parameter(help="what to list; not given: the families")] = None,
+    /,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """List what a recipe can name, with a line about each: rewards, rules, advantages, losses, data, recipes and more.
+
+    Example: `rewardsmith list rewards`
+    """
+    table = overview() if family is None else family_table(family)
+    if as_json:
+        print_json(table.as_json())
+    else:
+        print_tables([table])
+
+
+@app.command
+def show(
+    *name: Annotated[str, Parameter(name="NAME", help="a name, or a family and a name where several have it")],
+    everything: Annotated[bool, Parameter(name="--all", help="show the rare settings too")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show a reward, rule, estimator, loss, data source, model, stage or recipe: its settings and an example.
+
+    Examples: `rewardsmith show judge`, `rewardsmith show rules math`
+    """
+    shown = described(name, everything=everything)
+    if as_json:
+        print_json([one.as_json() for one in shown])
+    else:
+        print_tables(part for one in shown for part in one.parts())
 
 
 @app.command
@@ -67,7 +148,7 @@ def explain(
     The output is a recipe itself: save it, change it, run it. A reward table, a file with a `type` at its top, is
     explained too, with the models that it calls.
 
-    Example: `rewardsmith explain recipes/quickstart.toml stages.policy.advantage.type=rloo`
+    Example: `rewardsmith explain quickstart stages.policy.advantage.type=rloo`
     """
     table = load_table(recipe, overrides)
     checked = None
@@ -121,7 +202,7 @@ def export_for_verl(
 ) -> None:
     """Write a recipe as a job for Ray: recipe, verl's configuration, environment, and the command that submits it.
 
-    Example: `rewardsmith export verl recipes/scale/quickstart_verl.toml jobs/quickstart`
+    Example: `rewardsmith export verl scale/quickstart_verl jobs/quickstart`
     """
     table = load_table(recipe, overrides)
     from rewardsmith.runs.verl_export import SUBMIT, export_verl  # noqa: PLC0415 only this needs verl
@@ -154,7 +235,7 @@ def run(
     Ctrl-C saves a checkpoint and stops; the same command resumes. A second Ctrl-C stops at once, and loses what came
     after the last checkpoint.
 
-    Example: `rewardsmith run recipes/quickstart.toml seed=1`
+    Examples: `rewardsmith run quickstart seed=1`, `rewardsmith run my_recipe.toml --folder runs/first`
     """
     checked = load_recipe(recipe, overrides)
     rewards = RewardTrees(checked, str(recipe))
@@ -218,6 +299,13 @@ def _register(words: str, job: Any) -> None:
     place.command(command, name=name)
 
 
+def _group_commands() -> None:
+    for title, names in GROUPS.items():
+        for name in names:
+            if name in app:
+                app[name].group, app[name].sort_key = _PANELS[title], names.index(name)
+
+
 def main() -> None:
     """Run the command line; a user's mistake ends with its message and status 2, never with a traceback."""
     for stream in (sys.stdout, sys.stderr):
@@ -225,10 +313,14 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")
     try:
         first = sys.argv[1] if len(sys.argv) > 1 else ""
-        known = {words.split()[0] for words in JOBS} | {"run", "explain", "export", "cache"}
+        jobs = {words.split()[0] for words in JOBS}
+        everything = first not in jobs and (
+            first.startswith("-") or first not in app
+        )  # help, completion, a misspelt one
         for words, place in JOBS.items():
-            if first == words.split()[0] or first not in known:  # a misspelt one needs all for "Did you mean"
+            if everything or first == words.split()[0]:
                 _register(words, import_name(place))
+        _group_commands()
         sys.exit(app(sys.argv[1:], exit_on_error=False, print_error=False, result_action="return_value") or 0)
     except (UserError, CycloptsError) as error:
         sys.stderr.write(f"error: {error}\n")

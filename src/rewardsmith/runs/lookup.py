@@ -15,6 +15,7 @@ from rewardsmith.errors import Problem, RecipeError, UserError, listing, nearest
 from rewardsmith.recipe import (
     Around,
     Recipe,
+    SourceChoice,
     explain,
     load_recipe,
     load_table,
@@ -24,6 +25,7 @@ from rewardsmith.recipe import (
     places,
     references,
 )
+from rewardsmith.recipe_files import shipped_recipe, shipped_recipes
 from rewardsmith.rewards import REWARD
 from rewardsmith.rewards.component import Component
 from rewardsmith.runs.preflight import copies_of
@@ -32,8 +34,8 @@ from rewardsmith.trainers.process.implicit_parts import process_parts
 RECIPE = "recipe.toml"
 """The file of a run folder that holds its recipe."""
 
+_SOURCE: Choice = SourceChoice.__metadata__[0]  # type: ignore[attr-defined]
 SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
-_SOURCE = Choice("data source", "rewardsmith.data:SOURCES", methods=("prompts",))
 
 
 @dataclass(frozen=True)
@@ -63,10 +65,11 @@ def find_reward(where: str, overrides: Sequence[str] = ()) -> NamedReward:
     file = name if run is None else str(run / RECIPE)
     if run is not None and not Path(file).is_file():
         raise UserError(f"--reward {where!r}: the folder has no {RECIPE}: name the folder of a run, or a TOML file")
-    if run is None and not Path(name).exists():
+    if run is None and not Path(name).exists() and shipped_recipe(name) is None:
         parent = Path(name).parent
         siblings = [path.name for path in parent.iterdir()] if parent.is_dir() else []
-        raise UserError(f"there is no recipe or run {name!r}.{nearest(Path(name).name, siblings)}")
+        meant = nearest(Path(name).name, siblings) or nearest(name, shipped_recipes())
+        raise UserError(f"there is no recipe or run {name!r}.{meant}")
     table = load_table(file, overrides)
     if is_reward(table):
         found = _parse_reward(table, file)
