@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -20,6 +20,7 @@ from pydantic import Field, ValidationError
 from pydantic.fields import FieldInfo
 
 from rewardsmith.config import Choice, Chosen, Refers, Settings, problems_of, summary
+from rewardsmith.data import SOURCE
 from rewardsmith.engines.model_settings import offload_problems
 from rewardsmith.errors import Problem, RecipeError, UserError, listing, nearest
 from rewardsmith.masking import HIDDEN, names_secret, shown, without_secrets
@@ -28,7 +29,7 @@ from rewardsmith.rewards.implicit import Implicit
 from rewardsmith.scale.scale_settings import ScaleSettings
 
 ModelChoice = Annotated[Chosen, Choice("model", "rewardsmith.engines:MODELS", default="embedded")]
-SourceChoice = Annotated[Chosen, Choice("data source", "rewardsmith.data:SOURCES", methods=("prompts",))]
+SourceChoice = Annotated[Chosen, SOURCE]
 StageChoice = Annotated[Chosen, Choice("stage", "rewardsmith.trainers:STAGES")]
 TrackerChoice = Annotated[
     Chosen, Choice("tracker", "rewardsmith.runs.trackers:TRACKERS", methods=("start", "log", "close"))
@@ -92,16 +93,20 @@ def parse_recipe(table: dict[str, Any], *, source: str = "recipe") -> Recipe:
     return recipe
 
 
-def parse_models(table: dict[str, Any], reward: Settings | Chosen, *, source: str) -> Around:
-    """Return the validated `[models]` and `cache` of a reward; every model that it names must be there."""
+def parse_models(
+    table: dict[str, Any], reward: Settings | Chosen, *, source: str, given: Collection[str] = ()
+) -> Around:
+    """Return the validated `[models]` and `cache` of a reward; every model that it names must be there, or `given`."""
     around: Around = _parsed(Around, table, source)
-    require_models(reward, around.models, source=source)
+    require_models(reward, around.models, source=source, given=given)
     return around
 
 
-def require_models(whole: Settings | Chosen, models: Mapping[str, Chosen], *, source: str) -> None:
+def require_models(
+    whole: Settings | Chosen, models: Mapping[str, Chosen], *, source: str, given: Collection[str] = ()
+) -> None:
     """Raise a `RecipeError` unless every model that a table names is there, and can do what it is named for."""
-    _refuse(source, [*_dangling(whole, {"models": models}), *_model_problems(whole, models)])
+    _refuse(source, [*_dangling(whole, {"models": models}, given), *_model_problems(whole, models)])
 
 
 def _parsed(kind: type[Settings], table: dict[str, Any], source: str) -> Any:
@@ -128,6 +133,12 @@ def override(table: dict[str, Any], change: str) -> None:
         change = f"{key}={HIDDEN}"  # for messages
     if not equals or not key.strip():
         raise UserError(f"cannot read the override {change!r}: write it as key.path=value")
+    set_value(table, key, _value(text), shown_as=change)
+
+
+def set_value(table: dict[str, Any], key: str, value: object, *, shown_as: str = "") -> None:
+    """Set `key.path` of a parsed recipe to a value, in place; see `override`."""
+    change = shown_as or key
     try:
         *parents, last = _key_path(key)
     except (ValueError, RecursionError) as error:
@@ -139,7 +150,7 @@ def override(table: dict[str, Any], change: str) -> None:
         if not isinstance(place, dict | list):
             raise UserError(f"{'.'.join(parents)} is {shown(place)}, not a table")
         key_or_index: Any = _index(place, last) if isinstance(place, list) else last
-        place[key_or_index] = _value(text)
+        place[key_or_index] = value
         if parents[:1] == ["stages"] and len(parents) == 2 and last in _EITHER and isinstance(place, dict):
             place.pop(_EITHER[last], None)
     except UserError as error:
@@ -229,10 +240,10 @@ _OFFERS = {
 }
 
 
-def _dangling(whole: Settings | Chosen, tables: Mapping[str, Any]) -> Iterator[Problem]:
+def _dangling(whole: Settings | Chosen, tables: Mapping[str, Any], given: Collection[str] = ()) -> Iterator[Problem]:
     """Yield a problem for every setting that names a model or a data source that is not there."""
     for path, mark, value in marked(whole):
-        if mark.table not in tables:  # a command's own data
+        if mark.table not in tables or value in given:  # a command's own data, an object of a program
             continue
         known = tables[mark.table]
         if value in known and mark.offer and mark.offer not in known[value].settings.offers:

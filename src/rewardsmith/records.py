@@ -13,15 +13,18 @@ import base64
 import json
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rewardsmith.errors import UserError, listing, nearest
+
+if TYPE_CHECKING:
+    from rewardsmith.types import ScoredGroup
 
 Noun = TypeVar("Noun")
 
@@ -59,6 +62,35 @@ def to_json(value: object) -> Any:
     if isinstance(value, list | tuple):
         return [to_json(item) for item in value]
     return value
+
+
+def flat_rows(scored: ScoredGroup, advantages: Sequence[float | None] = ()) -> Iterator[dict[str, Any]]:
+    """Yield one table without inner tables for each rollout: text, reward, failure, advantage, and the parts.
+
+    A part has the columns `part/NAME` (None where it has no value), `part/NAME/failure` and `part/NAME/feedback`.
+    """
+    group = scored.group
+    for i, (rollout, score) in enumerate(zip(group.rollouts, scored.scores, strict=True)):
+        row: dict[str, Any] = {
+            "prompt_id": group.prompt.id,
+            "source": group.prompt.source,
+            "prompt": group.prompt.messages[-1].content,
+            "answer": group.prompt.answer,
+            "rollout": i,
+            "response": rollout.text,
+            "tokens": len(rollout.tokens),
+            "stop_reason": rollout.stop_reason,
+            "reward": score.value,
+            "advantage": advantages[i] if i < len(advantages) else None,
+            "failure": score.failure and score.failure.kind,
+            "failure_detail": score.failure and score.failure.detail,
+            "feedback": score.feedback,
+        }
+        for name, part in score.named_parts():
+            row[f"part/{name}"] = part.value
+            row[f"part/{name}/failure"] = part.failure and part.failure.kind
+            row[f"part/{name}/feedback"] = part.feedback
+        yield row
 
 
 def from_json(kind: type[Noun], value: object) -> Noun:

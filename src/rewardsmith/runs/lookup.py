@@ -9,7 +9,8 @@ from typing import Any
 
 from pydantic_core import PydanticCustomError
 
-from rewardsmith.config import Choice, Chosen, Settings, problems_in
+from rewardsmith.config import Chosen, Settings, problems_in
+from rewardsmith.data import SOURCE
 from rewardsmith.engines.model_settings import ModelSettings
 from rewardsmith.errors import Problem, RecipeError, UserError, listing, nearest
 from rewardsmith.recipe import (
@@ -72,7 +73,7 @@ def find_reward(where: str, overrides: Sequence[str] = ()) -> NamedReward:
         raise UserError(f"there is no recipe or run {name!r}.{meant}")
     table = load_table(file, overrides)
     if is_reward(table):
-        found = _parse_reward(table, file)
+        found = parse_reward(table, file)
         parts = {place: reward for place, reward in _rewards(found.reward) if place}
         if path and path not in parts:
             raise _unknown(file, path, parts, parts)
@@ -102,7 +103,7 @@ def is_reward(table: Mapping[str, Any]) -> bool:
 
 def explain_reward(table: dict[str, Any], source: str) -> str:
     """Return a reward table, its models and its cache as TOML with every default; `source` names it in messages."""
-    found = _parse_reward(table, source)
+    found = parse_reward(table, source)
     try:
         Component.root(found.reward)  # finds what is wrong between its settings
     except UserError as error:
@@ -113,13 +114,17 @@ def explain_reward(table: dict[str, Any], source: str) -> str:
     return f"{settings.strip()}\n{explain(found.reward)}" + (f"\n{models}" if models else "")
 
 
-def _parse_reward(table: dict[str, Any], file: str) -> NamedReward:
+def parse_reward(table: dict[str, Any], file: str, given: Collection[str] = ()) -> NamedReward:
+    """Return the reward of a table that may have `[models]` and `cache`; `file` names it in messages.
+
+    `given` are the names of models that the program has as objects.
+    """
     around: dict[str, Any] = {name: table[name] for name in ("models", "cache") if name in table}
     try:
         chosen = REWARD.choose({name: value for name, value in table.items() if name not in around})
     except PydanticCustomError as error:
         raise RecipeError(file, problems_in(error, "reward")) from None
-    parsed = parse_models(around, chosen, source=file)
+    parsed = parse_models(around, chosen, source=file, given=given)
     return NamedReward(chosen, parsed.models, parsed.cache)
 
 
@@ -198,7 +203,7 @@ def find_source(where: str, settings: Sequence[str] = (), *, keep_ids: bool = Fa
     for change in settings:
         override(table, change)
     try:
-        return _SOURCE.choose(table)
+        return SOURCE.choose(table)
     except PydanticCustomError as error:
         raise RecipeError("--source", problems_in(error, "data source")) from None
 
