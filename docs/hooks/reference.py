@@ -14,6 +14,7 @@ from rewardsmith.config import import_name
 from rewardsmith.console import Table
 from rewardsmith.recipe import Recipe
 from rewardsmith.runs import catalogue
+from rewardsmith.runs.settings_table import settings_table
 
 _SECTION = re.compile(r"^(Args|Attributes|Returns|Raises|Yields|Example|Examples):\s*$", re.M)
 
@@ -35,9 +36,9 @@ def commands_page() -> str:
     """Return every command with its flags, as `--help` shows them."""
     for words, place in cli.JOBS.items():
         cli._register(words, import_name(place))
-    text = cli.app.generate_docs(output_format="markdown", generate_toc=False)
+    text = cli.app.generate_docs(output_format="markdown")
     text = re.sub(r", --no-[a-z-]+", "", text)  # there are no such flags; cyclopts lists them all the same
-    text = re.sub(r"^# rewardsmith$.*?(?=^## )", _COMMANDS, text, count=1, flags=re.S | re.M)
+    text = _COMMANDS + text[re.search(r"^## rewardsmith ", text, flags=re.M).start() :]
     return re.sub(r"^(##+ .*)$", lambda line: line[1].replace("rewardsmith ", "", 1), text, flags=re.M)
 
 
@@ -51,7 +52,7 @@ recipe or job that it names; `rewardsmith explain RECIPE` shows the key paths.
 
 def recipe_page() -> str:
     """Return the tables of a recipe file."""
-    lines = ["# Recipe file", "", _RECIPE, *markdown_table(catalogue.settings_table(Recipe, "the recipe")), ""]
+    lines = ["# Recipe file", "", _RECIPE, *markdown_table(settings_table(Recipe, "the recipe")), ""]
     lines += ["## Families", "", "| table of the recipe | chooses among |", "|---|---|"]
     for name, family in catalogue.FAMILIES.items():
         place = f"`{family.heading}`" + (f" `{family.within} = …`" if family.within else "")
@@ -77,7 +78,7 @@ def family_page(family: str) -> Iterator[str]:
     shared = {table.title: table for name in catalogue.components(family) for table in _place_tables(family, name)}
     for table in shared.values():
         yield f"\n## {table.title.capitalize()}\n"
-        yield "They stand in the same table as the settings of each component below.\n"
+        yield "They stand in the same table as the settings of each name below.\n"
         yield from markdown_table(table)
     for name, target in catalogue.components(family).items():
         yield f"\n## {name} {{#{name}}}\n"
@@ -89,7 +90,7 @@ def family_page(family: str) -> Iterator[str]:
 
 
 def _place_tables(family: str, name: str) -> list[Table]:
-    own = f"settings of {family} {name}"
+    own = f"settings of {name}"
     return [table for table in catalogue.settings_tables(family, name) if table.title != own]
 
 
