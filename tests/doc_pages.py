@@ -2,7 +2,7 @@
 
     <!-- not executed: why -->                       a block that the tests leave alone
     <!-- in the tests: stages.sft.steps=2 -->        what the tests add to the commands of a block
-    <!-- in the tests: 600 -> 2, 30 -> 1 -->         what the tests replace in a block of code
+    <!-- in the tests: 600 -> 2; 30 -> 1 -->         what the tests replace in a block of code
 """
 
 import re
@@ -43,7 +43,7 @@ class Block:
     def executed_text(self) -> str:
         """The text with the replacements of the tests."""
         text = self.text
-        for old, new in re.findall(r"(\S[^,]*?) -> ([^,]+)", self.note.partition("in the tests: ")[2]):
+        for old, new in re.findall(r"(\S[^;]*?) -> ([^;]+)", self.note.partition("in the tests: ")[2]):
             assert old in text, f"line {self.line}: {old!r} is not in the block"
             text = text.replace(old, new)
         return text

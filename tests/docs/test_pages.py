@@ -2,7 +2,9 @@
 
 import ast
 import asyncio
+import contextlib
 import inspect
+import io
 import re
 import shlex
 import sys
@@ -38,12 +40,18 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def execute(text: str, where: str, names: dict[str, Any]) -> None:
-    """Run a block as a cell of a notebook: it may await."""
-    code = compile(text, where, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-    if code.co_flags & inspect.CO_COROUTINE:
-        asyncio.run(eval(code, names))
-    else:
-        exec(code, names)
+    """Run a block as a cell of a notebook: it may await. What a line prints is what its comment shows."""
+    lines = text.splitlines()
+    for statement in ast.parse(text, where).body:
+        code = compile(ast.Module([statement], []), where, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            if code.co_flags & inspect.CO_COROUTINE:
+                asyncio.run(eval(code, names))
+            else:
+                exec(code, names)
+        shown = re.fullmatch(r"print\(.*\)  # (.*)", lines[statement.end_lineno - 1])
+        if shown:
+            assert printed.getvalue().strip() == shown[1], f"{where}: line {statement.lineno} of the block"
 
 
 def follow(page: Path, names: dict[str, Any], *, commands: bool) -> None:
@@ -101,7 +109,7 @@ COMMANDS = [
 def test_commands_are_those_of_the_command_line(command: str, app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     words = shlex.split(command.partition(" | ")[0].partition(" > ")[0])[1:]
-    _, bound, _ = app.parse_args(words, exit_on_error=False, print_error=False)
+    app.parse_args(words, exit_on_error=False, print_error=False)
     recipe = next((word for word in words[1:] if re.fullmatch(r"recipes/\S+\.toml", word)), None)
     if words[0] in ("run", "explain") and recipe and "hgih" not in command:
         load_recipe(recipe, [word for word in words if re.match(r"[a-z_.]+\.[a-z_0-9]+=|seed=", word)])
