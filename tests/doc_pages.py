@@ -1,8 +1,8 @@
 """The fenced blocks of the documents, and what an HTML comment right above a block says about it.
 
-    <!-- not executed: why -->                       a block that the tests leave alone
-    <!-- in the tests: stages.sft.steps=2 -->        what the tests add to the commands of a block
-    <!-- in the tests: 600 -> 2; 30 -> 1 -->         what the tests replace in a block of code
+<!-- not executed: why -->                       a block that the tests leave alone
+<!-- in the tests: stages.sft.steps=2 -->        what the tests add to the commands of a block
+<!-- in the tests: 600 -> 2; 30 -> 1 -->         what the tests replace in a block of code
 """
 
 import re
@@ -19,7 +19,8 @@ PAGES = sorted(
 """All documents for users; the change log tells what was, and is not checked."""
 
 _BLOCK = re.compile(
-    r"^(?:[ ]*<!-- (?P<note>[^\n]*?) -->\n)?(?P<indent>[ ]*)(?P<fence>```+)(?P<language>\w*)(?P<rest>[^\n]*)\n(?P<text>.*?)^[ ]*(?P=fence)[ ]*$",
+    r"^(?:[ ]*<!-- (?P<note>[^\n]*?) -->\n)?(?P<indent>[ ]*)(?P<fence>```+)(?P<language>\w*)(?P<rest>[^\n]*)\n"
+    r"(?P<text>.*?)^[ ]*(?P=fence)[ ]*$",
     re.S | re.M,
 )
 _COMMAND = re.compile(r"^(?:\$ )?(rewardsmith (?:[^\n\\]|\\\n)*)", re.M)

@@ -1,7 +1,7 @@
 """Pages of the site that are files outside of `docs/`, and links to them.
 
-Recipes, CONTRIBUTING.md and CHANGELOG.md become pages. A link to a file that has no page, such as a source file, becomes
-its text.
+Recipes, CONTRIBUTING.md and CHANGELOG.md become pages. A link to a file that has no page, such as a source file,
+becomes its text.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     origin = {site: name for name, site in pages.items() if (ROOT / name).is_file() and name != "README.md"}
     here = origin.get(page.file.src_uri, f"docs/{page.file.src_uri}")
     return "".join(
-        part if part.startswith("```") else _LINK.sub(lambda link: _rewritten(link, here, page.file.src_uri, pages), part)
+        part
+        if part.startswith("```")
+        else _LINK.sub(lambda link: _rewritten(link, here, page.file.src_uri, pages), part)
         for part in re.split(r"(^```.*?^```$)", markdown, flags=re.S | re.M)
     )
 

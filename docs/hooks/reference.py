@@ -1,4 +1,4 @@
-"""Pages that are made from the code when the site is built: commands, the recipe, and every component with its settings."""
+"""Pages that are made from the code when the site is built: commands, the recipe, every component with its settings."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def commands_page() -> str:
 
 _COMMANDS = """# Commands
 
-What `rewardsmith COMMAND --help` prints, for all commands. A `KEY.PATH=VALUE` at the end of a command changes one setting of the
-recipe or job that it names; `rewardsmith explain RECIPE` shows the key paths.
+What `rewardsmith COMMAND --help` prints, for all commands. A `KEY.PATH=VALUE` at the end of a command changes one
+setting of the recipe or job that it names; `rewardsmith explain RECIPE` shows the key paths.
 
 """
 
@@ -60,9 +60,10 @@ def recipe_page() -> str:
     return "\n".join([*lines, ""])
 
 
-_RECIPE = """A recipe is one TOML file: models, data, and stages in order. Unknown keys, wrong types and names that do not exist are errors, and
-all of them are reported at once, before a model is loaded. Where a table chooses a component by `type`, `"name"` alone is short for
-`{ type = "name" }`, and `"module:Name"` is a component of yours. [Runs](../runs.md) explains what a run does with it.
+_RECIPE = """A recipe is one TOML file: models, data, and stages in order. Unknown keys, wrong types and names that do not
+exist are errors, and all of them are reported at once, before a model is loaded. Where a table chooses a component by
+`type`, `"name"` alone is short for `{ type = "name" }`, and `"module:Name"` is a component of yours. [Runs](../runs.md)
+explains what a run does with it.
 
 These are the settings at the top of the file:
 """
