@@ -60,9 +60,9 @@ def recipe_page() -> str:
     return "\n".join([*lines, ""])
 
 
-_RECIPE = """A recipe is one TOML file: models, data, and stages in order. Unknown keys, wrong types and names that do not
-exist are errors, and all of them are reported at once, before a model is loaded. Where a table chooses a component by
-`type`, `"name"` alone is short for `{ type = "name" }`, and `"module:Name"` is a component of yours. [Runs](../runs.md)
+_RECIPE = """A recipe is one TOML file: models, data, and stages in order. Unknown keys, wrong types and names that do
+not exist are errors, and all of them are reported at once, before a model is loaded. Where a table chooses a component
+by `type`, "name" alone is short for `{ type = "name" }`, and `"module:Name"` is one of yours. [Runs](../runs.md)
 explains what a run does with it.
 
 These are the settings at the top of the file:
