@@ -125,7 +125,7 @@ async def score_async(
 ) -> Scores:
     """Like `score`, without blocking the event loop that awaits it."""
     found = group_answers(prompts, responses, answers=answers, sources=sources, infos=infos)
-    with _opened(reward, models) as loaded:
+    async with _opened(reward, models) as loaded:
         return Scores(await loaded.score_groups_async(found.groups), found, loaded.streams)
 
 

@@ -49,8 +49,9 @@ class FunctionReward:
     def __init__(self, function: Callable[..., Any], /) -> None:
         if not callable(function):
             raise UserError(f"a reward is a table, a name, a function or an object with score(); this is {function!r}")
-        self._function = function
-        self._names = _parameters(function)
+        self._names, self._function = _parameters(function), function
+        if not self._names:  # one parameter of any name, or of none
+            self._names["response"], self._function = "response", _by_position(function)
         self.whole = any(name in _OF_GROUP for name in self._names.values())
         self._is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
             getattr(function, "__call__", None)  # noqa: B004 an object that is called like a function
@@ -98,21 +99,26 @@ class FunctionReward:
         return values
 
 
+def _by_position(function: Callable[..., Any]) -> Callable[..., Any]:
+    def call(response: str) -> Any:
+        return function(response)
+
+    return call
+
+
 def _parameters(function: Callable[..., Any]) -> dict[str, str]:
-    """Return by the name of each parameter what it gets."""
+    """Return by the name of each parameter what it gets; {} for a function of the text alone."""
     name = getattr(function, "__name__", type(function).__name__)
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
         raise UserError(f"the reward function {name} has no signature: wrap it in a function of `response`") from None
-    if positional := [p.name for p in parameters if p.kind is p.POSITIONAL_ONLY]:
-        raise UserError(f"the reward function {name} has the positional-only parameter {positional[0]!r}: remove the /")
     named = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     known = {**_OF_PROMPT, **_OF_ANSWER, **_OF_GROUP}
     found = {p.name: p.name for p in named if p.name in known}
-    required = [p.name for p in named if p.default is p.empty and p.name not in known]
+    required = [p.name for p in named if p.default is p.empty and (p.name not in known or p.kind is p.POSITIONAL_ONLY)]
     if len(named) == 1 and required:
-        return {required[0]: "response"}
+        return {}
     if required:
         problem = f"has the unknown parameter {required[0]!r}. Known: {listing(known)}"
         raise UserError(f"the reward function {name} {problem}")

@@ -169,15 +169,23 @@ class LoadedReward:
 
     def close(self) -> None:
         """Close connections, and stop the servers that were started for it."""
-        if self in _OPEN:
-            _OPEN.discard(self)
-            LOOP.run(asyncio.wait_for(self._registry.close(), CLOSE_TIMEOUT))
+        LOOP.run(self._close())
+
+    async def _close(self) -> None:
+        _OPEN.discard(self)
+        await asyncio.wait_for(self._registry.close(), CLOSE_TIMEOUT)
 
     def __enter__(self) -> LoadedReward:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    async def __aenter__(self) -> LoadedReward:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await LOOP.wait(self._close())
 
     def __repr__(self) -> str:
         return f"LoadedReward({self.found.reward.name!r}, parts={list(self.part_names)})"
