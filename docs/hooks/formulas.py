@@ -17,6 +17,8 @@ def on_page_content(content: str, **_: Any) -> str:
 
 
 def _mathml(formula: re.Match[str]) -> str:
+    """Return a formula, or several that stand side by side, so that a narrow page can break between them."""
     latex = re.sub(r"\\[bB]ig+[lr]?\b", "", html.unescape(formula[2])).replace(r"\tfrac", r"\frac")
     display = "block" if formula[1] == "div" else "inline"
-    return f'<{formula[1]} class="formula">{convert(latex, display=display)}</{formula[1]}>'
+    parts = [convert(part, display=display) for part in re.split(r"(?<=,)\s*\\q?quad\b", latex)]
+    return f'<{formula[1]} class="formula">{"".join(parts)}</{formula[1]}>'

@@ -33,13 +33,24 @@ def reference_pages() -> dict[str, str]:
 
 
 def commands_page() -> str:
-    """Return every command with its flags, as `--help` shows them."""
+    """Return every command with its flags, as `--help` shows them, in the order of `rewardsmith --help`."""
     for words, place in cli.JOBS.items():
         cli._register(words, import_name(place))
     text = cli.app.generate_docs(output_format="markdown")
     text = re.sub(r", --no-[a-z-]+", "", text)  # there are no such flags; cyclopts lists them all the same
-    text = _COMMANDS + text[re.search(r"^## rewardsmith ", text, flags=re.M).start() :]
-    return re.sub(r"^(##+ .*)$", lambda line: line[1].replace("rewardsmith ", "", 1), text, flags=re.M)
+    text = text.replace(" *[default: False]*", "")
+    about = _by_command(text)
+    order = [name for names in cli.GROUPS.values() for name in names if name in about and not name.startswith("-")]
+    missing = {name for name in about if not name.startswith("-")} - set(order)
+    if missing:
+        raise ValueError(f"cli.GROUPS lacks {sorted(missing)}")
+    return _COMMANDS + "".join(about[name] for name in order)
+
+
+def _by_command(text: str) -> dict[str, str]:
+    """Return the section of each command by its first word, with headings that leave out the program."""
+    parts = (part for part in re.split(r"^(?=## )", text, flags=re.M) if part.startswith("## rewardsmith "))
+    return {part.split()[2]: re.sub(r"^(#+) rewardsmith ", r"\1 ", part, flags=re.M) for part in parts}
 
 
 _COMMANDS = """# Commands
