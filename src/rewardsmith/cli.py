@@ -19,6 +19,7 @@ from rewardsmith.console import print_json, print_tables
 from rewardsmith.errors import UserError
 from rewardsmith.recipe import explain as explain_recipe
 from rewardsmith.recipe import load_recipe, load_table, parse_recipe
+from rewardsmith.recipe_files import completions, find_recipe, recipe_names
 from rewardsmith.runs.cache_command import cache
 from rewardsmith.runs.catalogue import FamilyName, described, family_table, overview
 from rewardsmith.runs.commands import flags_of, input_kind, option_classes, run_command
@@ -70,26 +71,39 @@ line: `rewardsmith run quickstart stages.policy.steps=10`. `rewardsmith COMMAND 
     default_parameter=Parameter(negative=()),
 )
 app.command(cache)
-app.command(App(name="prepare", help="Make the data that reward models are trained on."))
+app.command(App(name="prepare", help="Make the data that reward models and judges are trained on."))
 app.register_install_completion_command(help="Install completion for the shell in use: bash, zsh or fish.")
 
-RecipeFile = Annotated[Path, Parameter(help="a TOML file, or the name of a shipped recipe such as quickstart")]
+
+def _complete_recipe(context: Any) -> list[str]:
+    return completions(context.incomplete)
+
+
+RecipeFile = Annotated[
+    Path, Parameter(help="a TOML file, or the name of a shipped recipe such as quickstart", completer=_complete_recipe)
+]
 Overrides = Annotated[str, Parameter(help="KEY.PATH=VALUE: settings to change, such as stages.policy.steps=10")]
-AsJson = Annotated[bool, Parameter(name="--json", help="print JSON instead of tables")]
+AsJson = Annotated[bool, Parameter(name="--json", help="print JSON instead of tables", show_default=False)]
+All = Annotated[bool, Parameter(name="--all", help="show the rare settings too", show_default=False)]
 
 
-@app.command
+@app.command(usage="Usage: rewardsmith init [NAME] [FOLDER]")
 def init(
-    name: Annotated[str | None, Parameter(help="a shipped recipe; not given: list them")] = None,
+    name: Annotated[
+        str | None, Parameter(help="a shipped recipe; not given: list them", completer=lambda _: list(recipe_names()))
+    ] = None,
     folder: Annotated[Path, Parameter(help="where to write; made if it is not there")] = Path(),
     /,
 ) -> None:
-    """Write a commented recipe, and the files that it needs, into a folder. Nothing is overwritten.
+    """Write a commented recipe, and the files that it needs, into a folder.
 
-    `rewardsmith init` lists the recipes. Good first ones: quickstart, own-reward, judge, gsm8k, ranker, bradley-terry,
-    prime.
+    Without NAME the recipes are listed. Files that are there are never overwritten.
 
-    Example: `rewardsmith init own-reward my-project`
+    A reward and data of your own: `rewardsmith init own-reward my-project`
+
+    A judge behind a server: `rewardsmith init judge`
+
+    Other good starts: quickstart, gsm8k, ranker, bradley-terry, prime, rubric.
     """
     if name is None:
         print_tables([family_table("recipes"), "rewardsmith init NAME [FOLDER] writes one"])
@@ -97,16 +111,16 @@ def init(
     sys.stdout.write(next_steps(write_starter(name, folder), folder))
 
 
-@app.command(name="list")
+@app.command(name="list", usage="Usage: rewardsmith list [FAMILY] [--json]")
 def list_names(
     family: Annotated[FamilyName | None, Parameter(help="what to list; not given: the families")] = None,
     /,
     *,
     as_json: AsJson = False,
 ) -> None:
-    """List what a recipe can name, with a line about each: rewards, rules, advantages, losses, data, recipes and more.
+    """List what a recipe can name, with a line about each: rewards, rules, losses, data, recipes and more.
 
-    Example: `rewardsmith list rewards`
+    `rewardsmith list` shows the families, `rewardsmith list rewards` the names in one.
     """
     table = overview() if family is None else family_table(family)
     if as_json:
@@ -115,15 +129,15 @@ def list_names(
         print_tables([table])
 
 
-@app.command
+@app.command(usage="Usage: rewardsmith show [FAMILY] NAME [--all] [--json]")
 def show(
     *name: Annotated[str, Parameter(name="NAME", help="a name, or a family and a name where several have it")],
-    everything: Annotated[bool, Parameter(name="--all", help="show the rare settings too")] = False,
+    everything: All = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show a reward, rule, estimator, loss, data source, model, stage or recipe: its settings and an example.
+    """Show what a name stands for, its settings and an example: a reward, rule, loss, data source, stage or recipe.
 
-    Examples: `rewardsmith show judge`, `rewardsmith show rules math`
+    `rewardsmith show judge` shows everything of that name, `rewardsmith show rules math` the one of a family.
     """
     shown = described(name, everything=everything)
     if as_json:
@@ -132,12 +146,12 @@ def show(
         print_tables(part for one in shown for part in one.parts())
 
 
-@app.command
+@app.command(usage="Usage: rewardsmith explain RECIPE [KEY.PATH=VALUE ...] [OPTIONS]")
 def explain(
     recipe: RecipeFile,
     /,
     *overrides: Overrides,
-    everything: Annotated[bool, Parameter(name="--all", help="show the rare settings too")] = False,
+    everything: All = False,
     on: Annotated[
         Literal["embedded", "verl"],
         Parameter(help="verl: print what a run on a cluster gives to verl's workers, checked by verl's own check"),
@@ -193,7 +207,7 @@ export = App(name="export", help="Write a recipe as a job for another system.")
 app.command(export)
 
 
-@export.command(name="verl")
+@export.command(name="verl", usage="Usage: rewardsmith export verl RECIPE FOLDER [KEY.PATH=VALUE ...]")
 def export_for_verl(
     recipe: RecipeFile,
     folder: Annotated[Path, Parameter(help="the folder to write")],
@@ -207,11 +221,11 @@ def export_for_verl(
     table = load_table(recipe, overrides)
     from rewardsmith.runs.verl_export import SUBMIT, export_verl  # noqa: PLC0415 only this needs verl
 
-    export_verl(table, folder, source=recipe)
+    export_verl(table, folder, source=find_recipe(recipe))
     sys.stdout.write(f"{folder / SUBMIT} submits it to a Ray cluster; {folder / 'README.md'} says what is where\n")
 
 
-@app.command
+@app.command(usage="Usage: rewardsmith run RECIPE [KEY.PATH=VALUE ...] [OPTIONS]")
 def run(
     recipe: RecipeFile,
     /,
@@ -222,25 +236,31 @@ def run(
         Parameter(help="auto resumes a run that was stopped; must fails if there is none; never starts a new run"),
     ] = "auto",
     accept_changes: Annotated[
-        bool, Parameter(help="resume although the recipe has changed, such as more steps")
+        bool, Parameter(help="resume although the recipe has changed, such as more steps", show_default=False)
     ] = False,
     on: Annotated[
         Literal["embedded", "verl"],
         Parameter(help="embedded: in this process, on a CPU or one GPU; verl: on the [scale] of the recipe, with Ray"),
     ] = "embedded",
-    ignore_memory: Annotated[bool, Parameter(help="start although the models do not seem to fit the memory")] = False,
+    ignore_memory: Annotated[
+        bool, Parameter(help="start although the models do not seem to fit the memory", show_default=False)
+    ] = False,
 ) -> int:
     """Run a recipe: its stages in order, in one run folder.
 
     Ctrl-C saves a checkpoint and stops; the same command resumes. A second Ctrl-C stops at once, and loses what came
     after the last checkpoint.
 
-    Examples: `rewardsmith run quickstart seed=1`, `rewardsmith run my_recipe.toml --folder runs/first`
+    A shipped recipe: `rewardsmith run quickstart`
+
+    Your own, with changes: `rewardsmith run my_recipe.toml stages.policy.steps=10 --folder runs/short`
     """
     checked = load_recipe(recipe, overrides)
     rewards = RewardTrees(checked, str(recipe))
     if on == "verl":
         check_for_cluster(checked, str(recipe))
+    if not recipe.is_file():
+        sys.stderr.write(f"{recipe} is a shipped recipe; rewardsmith init {recipe} writes a copy to change\n")
     sys.stderr.write("importing torch and transformers\n")
     from rewardsmith.runs.start import Stopped, start  # noqa: PLC0415 a mistake in the recipe should not wait for torch
 
@@ -284,10 +304,15 @@ def _register(words: str, job: Any) -> None:
             positional = settings is job and setting in job.arguments
             flag = None if positional else f"--{setting.removeprefix('as_').replace('_', '-')}"
             about = ". ".join(text for text in (info.description, _INPUT_HELP.get(given_as)) if text)
-            of_type: Any = Annotated[kind, Parameter(help=about, name=flag)]
+            shown = default not in (False, None, "", [], {})
+            of_type: Any = Annotated[kind, Parameter(help=about, name=flag, show_default=shown)]
             order = kinds.POSITIONAL_ONLY if positional else kinds.KEYWORD_ONLY
             found[setting] = kinds(setting, order, annotation=of_type, default=default)
-    found["overrides"] = kinds("overrides", kinds.VAR_POSITIONAL, annotation=Overrides)
+    read = {"overrides"} & set(job.model_fields) or {"reward", "model"} & set(
+        map(input_kind, job.model_fields.values())
+    )
+    changes: Any = Annotated[Overrides, Parameter(show=bool(read))]  # hidden where no recipe is read
+    found["overrides"] = kinds("overrides", kinds.VAR_POSITIONAL, annotation=changes)
 
     def command(*arguments: Any, **values: Any) -> int:
         count = len(job.arguments)

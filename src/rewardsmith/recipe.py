@@ -29,7 +29,6 @@ from rewardsmith.rewards.implicit import Implicit
 from rewardsmith.scale.scale_settings import ScaleSettings
 
 ModelChoice = Annotated[Chosen, Choice("model", "rewardsmith.engines:MODELS", default="embedded")]
-SourceChoice = Annotated[Chosen, SOURCE]
 StageChoice = Annotated[Chosen, Choice("stage", "rewardsmith.trainers:STAGES")]
 TrackerChoice = Annotated[
     Chosen, Choice("tracker", "rewardsmith.runs.trackers:TRACKERS", methods=("start", "log", "close"))
@@ -61,7 +60,9 @@ class Recipe(Settings):
     )
     cache: CacheFolder = None
     models: ModelTables = Field(default={})
-    data: dict[str, SourceChoice] = Field(default={}, description="where prompts and demonstrations come from, by name")
+    data: dict[str, Annotated[Chosen, SOURCE]] = Field(
+        default={}, description="where prompts and demonstrations come from, by name"
+    )
     scale: ScaleSettings | None = Field(default=None, description="several GPUs or machines, for `run --on verl`")
     trackers: list[TrackerChoice] = Field(
         default=[], description="where metrics are also written: tensorboard, wandb, trackio"

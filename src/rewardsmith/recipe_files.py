@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tomllib
 from functools import cache
+from glob import escape, glob
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from rewardsmith.errors import UserError, listing, nearest
 
 ALIASES = {
     "bradley_terry": "bradley_terry/lifecycle",
+    "judge": "start/judge",
+    "own_reward": "start/own_reward",
     "prime": "prime/online",
     "ranker": "grrm/lifecycle",
     "rubric": "rrm/lifecycle",
@@ -38,6 +41,21 @@ def shipped_recipes() -> dict[str, Path]:
     return dict(sorted((aliases | files).items()))
 
 
+def recipe_names() -> dict[str, Path]:
+    """Return the files of the shipped recipes, each by one name: the alias, where there is one."""
+    return {name: file for name, file in shipped_recipes().items() if name not in ALIASES.values()}
+
+
+def completions(word: str) -> list[str]:
+    """Return what a recipe that begins with `word` can be: a shipped one, a TOML file, or a folder."""
+    paths = [Path(path) for path in glob(f"{escape(word)}*")]
+    return [
+        *(name for name in recipe_names() if name.startswith(word)),
+        *(f"{path}/" for path in paths if path.is_dir()),
+        *(str(path) for path in paths if path.suffix == ".toml" and path.is_file()),
+    ]
+
+
 def shipped_recipe(name: str) -> Path | None:
     """Return the file of a shipped recipe; a dash and an underscore are the same, `recipes/NAME.toml` is NAME."""
     if name.startswith("recipes/"):
@@ -57,7 +75,7 @@ def find_recipe(path: str | Path) -> Path:
         raise UserError(f"cannot read the recipe {str(file)!r}: it is a folder. Name a TOML file in it")
     others = [other.name for other in file.parent.glob("*.toml")] if file.parent.is_dir() else []
     meant = nearest(file.name, others) or nearest(file.as_posix().removesuffix(".toml"), shipped_recipes())
-    known = "" if file.suffix == ".toml" else f" Known: {listing(shipped_recipes())}, or the path of a TOML file"
+    known = "" if file.suffix == ".toml" else f" Known: {listing(recipe_names())}, or the path of a TOML file"
     raise UserError(f"there is no recipe {str(file)!r}.{meant}{known}")
 
 

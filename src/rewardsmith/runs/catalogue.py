@@ -17,12 +17,13 @@ from typing import Any, Literal
 
 from rewardsmith.config import Choice, import_name, settings_of, summary
 from rewardsmith.console import Table
+from rewardsmith.data import SOURCE
 from rewardsmith.errors import UserError, listing, nearest
-from rewardsmith.recipe import ModelChoice, SourceChoice, StageChoice, TrackerChoice, toml
-from rewardsmith.recipe_files import find_recipe, shipped_recipes
+from rewardsmith.recipe import ModelChoice, StageChoice, TrackerChoice, toml
+from rewardsmith.recipe_files import find_recipe, recipe_names, shipped_recipes
 from rewardsmith.rewards import REWARD
 from rewardsmith.rewards.rule import RuleChoice
-from rewardsmith.runs.settings_table import settings_table
+from rewardsmith.runs.settings_table import narrow, settings_table
 from rewardsmith.trainers.stages import AdvantageChoice, LossChoice, PreferenceLoss, ReductionChoice
 
 
@@ -49,7 +50,7 @@ FAMILIES: Mapping[str, Family] = {
     "losses": Family("losses of a policy stage", _choice(LossChoice), "[stages.loss]"),
     "reductions": Family("how the losses of tokens become one number", _choice(ReductionChoice), "[stages.reduction]"),
     "preference-losses": Family("losses of a reward_model stage", _choice(PreferenceLoss), "[stages.loss]"),
-    "data": Family("where prompts and demonstrations come from", _choice(SourceChoice), "[data.train]"),
+    "data": Family("where prompts and demonstrations come from", SOURCE, "[data.train]"),
     "models": Family("what runs a model", _choice(ModelChoice), "[models.policy]"),
     "stages": Family("what a recipe does, in order", _choice(StageChoice), "[[stages]]"),
     "trackers": Family("where metrics are also written", _choice(TrackerChoice), "[[trackers]]"),
@@ -106,7 +107,7 @@ class Described:
 
     def parts(self) -> list[Table | str]:
         """Return it for the terminal."""
-        return [f"{self.name} ({self.family})\n\n{self.about}\n", *self.tables, self.example]
+        return [f"{self.name} ({self.family})\n\n{self.about}\n", *map(narrow, self.tables), self.example]
 
     def as_json(self) -> dict[str, Any]:
         """Return it as JSON values."""
@@ -127,7 +128,7 @@ def describe(family: str, name: str, *, everything: bool = False) -> Described:
         file = find_recipe(name)
         needs, title = recipe_facts(file)
         commands = "".join(f"rewardsmith {command} {name}\n" for command in ("explain", "run", "init"))
-        return Described(family, name, f"{title}\nneeds: {needs}\nfile: {file}", (), commands)
+        return Described(family, name, f"{title}\nneeds: {', '.join(needs) or NOTHING}\nfile: {file}", (), commands)
     about = inspect.getdoc(_component(family, name)) or ""
     return Described(family, name, about, settings_tables(family, name, everything=everything), example(family, name))
 
@@ -140,7 +141,7 @@ def overview() -> Table:
     rows: list[tuple[str, int, str]] = [
         (name, len(components(name)), family.about) for name, family in FAMILIES.items()
     ]
-    rows.append((RECIPES, len(shipped_recipes()), "recipes that are part of the package"))
+    rows.append((RECIPES, len(recipe_names()), "recipes that are part of the package"))
     note = "rewardsmith list FAMILY shows its names; rewardsmith show NAME shows the settings of one"
     return Table("", {"family": "text", "names": "count", "what they are": "text"}, rows, note)
 
@@ -159,15 +160,15 @@ NOTHING = "CPU only"
 
 
 def recipe_table() -> Table:
-    """Return the shipped recipes; where a file has two names, the short one."""
-    names = {file: name for name, file in sorted(shipped_recipes().items(), key=lambda one: -len(one[0]))}
-    rows = [(name, *recipe_facts(file)) for file, name in names.items()]
-    rows.sort(key=lambda row: (row[0] != "quickstart", row[1] != NOTHING, row[0]))
-    note = "rewardsmith run NAME runs one, rewardsmith init NAME writes it to a file of yours"
+    """Return the shipped recipes: those first that run on a CPU."""
+    facts = [(name, *recipe_facts(file)) for name, file in recipe_names().items()]
+    rows = [(name, ", ".join(needs) or NOTHING, title) for name, needs, title in facts]
+    rows.sort(key=lambda row: (row[0] != "quickstart", row[1] not in (NOTHING, "init"), row[0]))
+    note = "rewardsmith run NAME runs one; rewardsmith init NAME writes a copy to change, with its rows where it needs init"
     return Table("recipes", {"name": "text", "needs": "text", "what it shows": "text"}, rows, note)
 
 
-def recipe_facts(file: Path) -> tuple[str, str]:
+def recipe_facts(file: Path) -> tuple[list[str], str]:
     """Return (what a recipe needs beyond this package, its title)."""
     table = tomllib.loads(file.read_text(encoding="utf-8"))
     models, data = table.get("models", {}).values(), table.get("data", {}).values()
@@ -175,9 +176,15 @@ def recipe_facts(file: Path) -> tuple[str, str]:
         *(["cluster"] if "scale" in table else []),
         *(["server"] if any(model.get("type") in ("server", "managed") for model in models) else []),
         *(["model"] if any(not str(model.get("init", "tiny-")).startswith("tiny-") for model in models) else []),
-        *(["data"] if any("path" in source for source in data) else []),
+        *(["data"] if any("path" in source and not _by_init(source) for source in data) else []),
+        *(["init"] if any(map(_by_init, data)) else []),
     ]
-    return ", ".join(needs) or NOTHING, str(table.get("title", ""))
+    return needs, str(table.get("title", ""))
+
+
+def _by_init(source: Mapping[str, Any]) -> bool:
+    """Whether the rows of a data table are written by `rewardsmith init`."""
+    return str(source.get("made_by", "")).startswith("rewardsmith init")
 
 
 # ---- settings -------------------------------------------------------------------------------------------------------

@@ -16,7 +16,6 @@ from rewardsmith.errors import Problem, RecipeError, UserError, listing, nearest
 from rewardsmith.recipe import (
     Around,
     Recipe,
-    SourceChoice,
     explain,
     load_recipe,
     load_table,
@@ -35,7 +34,6 @@ from rewardsmith.trainers.process.implicit_parts import process_parts
 RECIPE = "recipe.toml"
 """The file of a run folder that holds its recipe."""
 
-_SOURCE: Choice = SourceChoice.__metadata__[0]  # type: ignore[attr-defined]
 SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
 
 

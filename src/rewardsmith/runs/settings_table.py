@@ -26,6 +26,16 @@ def settings_table(settings: type[Settings], title: str, *, everything: bool = T
     return Table(title, SETTINGS_COLUMNS, rows, note)
 
 
+def narrow(table: Table) -> Table:
+    """Return a table of settings for a terminal: type and bounds are at the end of the description."""
+    rows = []
+    for setting, kind, bounds, default, about in table.rows:
+        details = ", ".join(str(part) for part in (kind, bounds) if part and part != "text")
+        rows.append((setting, default, f"{about} ({details})" if details else about))
+    columns: Columns = {"setting": "text", "default": "text", "description": "text"}
+    return Table(table.title, columns, rows, table.note)
+
+
 def _rows(settings: type[Settings], path: str, everything: bool) -> Iterator[tuple[str, ...]]:
     for name, info in settings.model_fields.items():
         if not everything and name in settings.rare:

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rewardsmith.errors import UserError, listing, nearest
-from rewardsmith.recipe_files import shipped_recipe, shipped_recipes
-from rewardsmith.runs.catalogue import NOTHING, recipe_facts
+from rewardsmith.recipe_files import recipe_names, shipped_recipe
+from rewardsmith.runs.catalogue import recipe_facts
 from rewardsmith.storage import writing
 
 COMPANIONS: Mapping[str, Sequence[str]] = {
@@ -25,7 +25,7 @@ def write_starter(name: str, folder: Path) -> list[Path]:
     """
     source = shipped_recipe(name)
     if source is None:
-        known = shipped_recipes()
+        known = recipe_names()
         raise UserError(f"there is no recipe {name!r}.{nearest(name, known)} Known: {listing(known)}")
     stem = name.removesuffix(".toml").rpartition("/")[2].replace("-", "_")
     sources = {f"{stem}.toml": source} | {other: source.parent / other for other in COMPANIONS.get(source.stem, ())}
@@ -45,6 +45,7 @@ def next_steps(files: Sequence[Path], folder: Path) -> str:
     """Return what was written, and the commands that use it."""
     recipe = shlex.quote(files[0].name)
     needs, title = recipe_facts(files[0])
+    needs = [need for need in needs if need != "init"]  # it has just been done
     lines = [f"wrote {', '.join(map(str, files))}", f"  {title}", ""]
     lines += [] if folder.resolve() == Path.cwd() else [f"cd {shlex.quote(str(folder))}"]
     on = " --on verl" if "cluster" in needs else ""
@@ -52,6 +53,9 @@ def next_steps(files: Sequence[Path], folder: Path) -> str:
         f"rewardsmith explain {recipe}   # every setting, with its default and a line about it",
         f"rewardsmith run {recipe}{on}   # train; Ctrl-C stops, and the same command resumes",
     ]
-    if needs != NOTHING:
-        lines += ["", f"It needs: {needs}. The comments at the top of {files[0].name} say which, and where from."]
+    if needs:
+        lines += [
+            "",
+            f"It needs: {', '.join(needs)}. The comments at the top of {files[0].name} say which, and where from.",
+        ]
     return "\n".join(lines) + "\n"
