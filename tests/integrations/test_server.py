@@ -9,8 +9,9 @@ import jsonschema
 import pytest
 
 from rewardsmith import Failure, Message, Prompt, Rollout, RolloutGroup, Score, ScoredGroup
+from rewardsmith.integrations.openrlhf_reward import END_TOKENS, answer_in_query
 from rewardsmith.integrations.server_openapi import EXAMPLES, STATUS, openapi
-from rewardsmith.integrations.server_protocols import END_TOKENS, answer_in_query, score_json
+from rewardsmith.integrations.server_protocols import score_json
 from rewardsmith.records import from_json, to_json
 from tests.engines.faulty import FaultyServer, said
 from tests.integrations.serving import MATH, Served, serving
@@ -161,10 +162,10 @@ def test_nemo_gym() -> None:
             thinking = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "\\boxed{42}"}]}
             other = example | {"response": {"output": [thinking]}}  # only the answer counts
             assert (await served.post("/verify", other))[1]["reward"] == 0.0
-            rows = [{"_ng_task_index": 0, "reward": 1.0}, {"_ng_task_index": 1, "reward": 0.5}]
+            rows = [{"_ng_task_index": 0, "reward": 1.0, "ok": True}, {"_ng_task_index": 1, "reward": 0.5, "ok": False}]
             failed = {"_ng_task_index": 1, "reward": 0.0, "_ng_failure_class": "judge_failed"}
             status, reply = await served.post("/aggregate_metrics", {"verify_responses": [*rows, failed]})
-            assert reply["key_metrics"] == {"mean/reward": 0.75}
+            assert reply["key_metrics"] == {"mean/reward": 0.75, "mean/ok": 0.5}
             assert [one["mean/reward"] for one in reply["group_level_metrics"]] == [1.0, 0.5]
             assert (await served.post("/verify", {"response": {}}))[0] == 400
         async with serving(FAILS) as served:

@@ -19,13 +19,13 @@ from aiohttp import web
 
 from rewardsmith import __version__
 from rewardsmith.errors import UserError
+from rewardsmith.integrations.openrlhf_reward import openrlhf_table
 from rewardsmith.integrations.server_metrics import ServerMetrics, Snapshot, render
 from rewardsmith.integrations.server_openapi import openapi, page
 from rewardsmith.integrations.server_protocols import (
     ScoreRequest,
     aggregate_metrics,
     failure_json,
-    openrlhf_reply,
     parse_openrlhf,
     parse_score_request,
     parse_verify,
@@ -138,7 +138,7 @@ class RewardServer:
             answers = parse_openrlhf(body, request.query.get("source", ""))
             scored = await self._scores(ScoreRequest(answers.groups))
             _refuse_failures(scored)
-            return _reply(openrlhf_reply(answers, scored), allow_nan=True)
+            return _reply(openrlhf_table(answers.arrange([one.scores for one in scored])), allow_nan=True)
 
     async def _verify(self, request: web.Request) -> web.Response:
         """Reply to NeMo Gym. It would take a failure with a reward of 0, which is a number: it gets status 503."""

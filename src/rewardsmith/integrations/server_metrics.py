@@ -53,8 +53,8 @@ class ServerMetrics:
     def scored(self, groups: Iterable[ScoredGroup], seconds: Mapping[str, Sequence[float]]) -> None:
         """Count the scores of groups, the failures of their parts, and how long the parts took; "" is the whole."""
         for name, taken in seconds.items():
-            count, total = self._parts.get(name, (0, 0.0))
-            self._parts[name] = (count + len(taken), total + sum(taken))
+            count, total = self._parts.get(name or "reward", (0, 0.0))
+            self._parts[name or "reward"] = (count + len(taken), total + sum(taken))
         for score in chain.from_iterable(group.scores for group in groups):
             self._scores += score.ok
             for name, part in (("reward", score), *score.named_parts()):
@@ -82,7 +82,7 @@ class ServerMetrics:
             ],
             "rewardsmith_request_seconds": latency,
             "rewardsmith_part_seconds": [
-                (suffix, {"part": name or "reward"}, value)
+                (suffix, {"part": name}, value)
                 for name, (count, total) in self._parts.items()
                 for suffix, value in (("_sum", total), ("_count", count))
             ],

@@ -6,8 +6,6 @@ Bodies come from outside: whatever is wrong with one is a `UserError` that names
 from __future__ import annotations
 
 import hashlib
-import math
-import re
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -15,6 +13,7 @@ from typing import Any, TypeVar
 
 from rewardsmith.checks import finite
 from rewardsmith.errors import UserError, listing, nearest
+from rewardsmith.integrations.openrlhf_reward import answer_in_query
 from rewardsmith.records import from_json, to_json
 from rewardsmith.rewards.answer_groups import AnswerGroups
 from rewardsmith.types import Failure, Message, Prompt, Rollout, RolloutGroup, Score, ScoredGroup
@@ -23,15 +22,6 @@ Noun = TypeVar("Noun")
 
 PROMPT_FIELDS = tuple(one.name for one in fields(Prompt) if one.name != "messages")
 GROUP_FIELDS = ("prompt", "responses", "rollouts", "policy_version", *PROMPT_FIELDS)
-
-END_TOKENS = (
-    "<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|end_of_text|>", "<|end|>", "<|eom_id|>", "<|return|>", "<|eos|>",
-    "<|pad|>", "</s>", "<s>", "<pad>", "<eos>", "<end_of_turn>", "[PAD]", "<｜end▁of▁sentence｜>",
-)  # fmt: skip
-"""End-of-sequence and padding tokens, as OpenRLHF leaves them at the end of a query."""
-
-LEADING_TOKENS = re.compile(r"(?:\s|<[^<>\s]{1,40}>|\[PAD\])*")
-"""What may stand before the prompt in a query: padding, and a begin-of-sequence token."""
 
 ANSWER_FIELDS = ("answer", "expected_answer", "ground_truth", "label", "target")
 """Task fields of NeMo Gym that may hold the right answer; the first that is there counts."""
@@ -165,48 +155,6 @@ def parse_openrlhf(body: object, source: str) -> AnswerGroups:
     return AnswerGroups([RolloutGroup(prompt, rollouts) for _, prompt, rollouts in groups.values()], places)
 
 
-def openrlhf_reply(answers: AnswerGroups, scored: Sequence[ScoredGroup]) -> dict[str, Any]:
-    """Return rewards, scores and extra_logs: a number for one sample, a list for several; every score has a value.
-
-    A part without a value is NaN: OpenRLHF needs the same names in all samples, and only logs them.
-    """
-    scores: list[Score] = answers.arrange([one.scores for one in scored])
-    named = [dict(score.named_parts()) for score in scores]
-    values: list[Any] = [score.value for score in scores]
-    logs: dict[str, list[Any]] = {
-        name: [math.nan if (value := parts[name].value) is None else value for parts in named]
-        for name in named[0]
-        if all(name in parts for parts in named)
-    }
-    if len(scores) == 1:
-        return {"rewards": values[0], "scores": values[0], "extra_logs": {name: one for name, (one,) in logs.items()}}
-    return {"rewards": values, "scores": values, "extra_logs": logs}
-
-
-def answer_in_query(query: str, prompt: str, i: int = 0) -> str:
-    """Return the answer of a query: what follows the prompt, without end-of-sequence and padding tokens."""
-    at = query.find(prompt)
-    before = LEADING_TOKENS.match(query, 0, max(0, at))
-    if at < 0 or before is None or before.end() != at:
-        raise UserError(
-            f"query[{i}] does not begin with prompts[{i}], so that its answer is unknown: the prompt was cut off"
-            " (raise --data.max_len), or the tokenizer changed it"
-        )
-    return without_end_tokens(query[at + len(prompt) :])
-
-
-def without_end_tokens(text: str) -> str:
-    """Return the text without `END_TOKENS` at its end; white space before them stays."""
-    end = last = len(text)
-    while True:
-        while last and text[last - 1].isspace():
-            last -= 1
-        token = next((token for token in END_TOKENS if text.endswith(token, 0, last)), None)
-        if token is None:
-            return text[:end]
-        end = last = last - len(token)
-
-
 # ---- NeMo Gym ------------------------------------------------------------------------------------------------------
 
 
@@ -264,7 +212,7 @@ def _statistics(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     for row in rows:
         for name, value in row.items():
             if type(value) in (int, float, bool) and not name.startswith("_"):
-                columns.setdefault(name, []).append(_number(float(value) if value is True else value, name))
+                columns.setdefault(name, []).append(_number(float(value) if isinstance(value, bool) else value, name))
     found: dict[str, float] = {}
     for name, values in columns.items():
         found |= {

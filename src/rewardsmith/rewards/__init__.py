@@ -24,12 +24,17 @@ from rewardsmith.rewards.remote import RemoteReward
 from rewardsmith.rewards.rule import Rule
 from rewardsmith.rewards.step_rewards import Steps
 from rewardsmith.rewards.transform import Clip, Scale, Shape, Standardise
+from rewardsmith.rewards.trl_function import TrlFunction
+from rewardsmith.rewards.verifiers_tasks import VerifiersTasks
 from rewardsmith.rewards.verl_function import VerlFunction
 
 REWARDS: dict[str, type[Reward]] = {
     "rule": Rule,
-    "verl_function": VerlFunction,  # a rule that was written for verl
     "remote": RemoteReward,  # `rewardsmith serve` on another machine
+    # written for other systems
+    "verl_function": VerlFunction,
+    "trl_function": TrlFunction,
+    "verifiers": VerifiersTasks,
     # a reward for each step
     "steps": Steps,
     # a model scores each answer

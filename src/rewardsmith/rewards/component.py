@@ -97,6 +97,11 @@ class Component:
         connect(root, log, models)
         return root
 
+    @property
+    def whole(self) -> bool:
+        """Whether the score of a rollout depends on the others of its group."""
+        return bool(getattr(self.reward, "whole", False)) or self._failure.do == "drop-component"
+
     async def check(self) -> None:
         """Raise if the reward cannot work; one that has no `check` can."""
         check = getattr(self.reward, "check", None)

@@ -40,6 +40,11 @@ def reads_ends(reward: Reward) -> bool:
     return bool(getattr(inner, "reads_ends", False)) or any(map(reads_ends, components_of(inner).values()))
 
 
+def needs_whole_groups(root: Component) -> bool:
+    """Whether the score of a rollout may depend on the other rollouts of its group."""
+    return any(component.whole for _, component in walk(root))
+
+
 def connect(root: Component, log: Callable[[str], None] | None = None, models: Models | None = None) -> None:
     """Set where the messages of a tree go, and give its rewards their models by name; it may be called again."""
     for _, component in walk(root):

@@ -26,7 +26,7 @@ from rewardsmith.errors import UserError
 from rewardsmith.llm import Usage
 from rewardsmith.rewards.base import Part, parts_of, score
 from rewardsmith.rewards.component import Component
-from rewardsmith.rewards.tree import check, close, walk
+from rewardsmith.rewards.tree import check, close, needs_whole_groups, walk
 from rewardsmith.runs.lookup import NamedReward
 from rewardsmith.runs.model_registry import ModelRegistry
 from rewardsmith.trainers.evaluate.scorer import run_in_order
@@ -128,7 +128,7 @@ class LoadedReward:
     @property
     def needs_whole_groups(self) -> bool:
         """Whether the score of an answer depends on the other answers to its prompt."""
-        return any(getattr(component.reward, "whole", False) for _, component in walk(self.component))
+        return needs_whole_groups(self.component)
 
     def usage(self) -> dict[str, Usage]:
         """Return the calls, tokens and costs of its models so far."""
