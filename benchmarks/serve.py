@@ -1,9 +1,10 @@
 """Measures `rewardsmith serve` with real processes on the loopback.
 
-    python benchmarks/serve.py [--seconds 5] [--peer PYTHON]     # PYTHON: an interpreter that has fastapi and uvicorn
+    python benchmarks/serve.py [--seconds 2] [--rounds 5] [--peer PYTHON]     # PYTHON has fastapi and uvicorn
 
 1. Requests per second for a cheap rule, with 1 and 2 processes, and latency under 256 concurrent clients. A request is
-   one sample in OpenRLHF's form, or a group of 8 answers in our own. The load comes from a process of its own.
+   one sample in OpenRLHF's form, or a group of 8 answers in our own. The load comes from a process of its own;
+   servers take turns in rounds, and medians are shown. CPU is that of all processes of the server, for one request.
 2. Faults: the reward is a judge behind `judges_server.py`, of whose requests 30 % fail. A value that is not the true
    one is false; a failure is not.
 3. SIGTERM under load: a request that was sent on an accepted connection and has no reply is lost.
@@ -25,9 +26,10 @@ import time
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import aiohttp
@@ -53,7 +55,9 @@ retries = {retries}
 """
 PROMPT = "How much is 6 times 7? Give the number alone."
 SAMPLE = {"query": [f"{PROMPT}42"], "prompts": [PROMPT], "labels": ["42"]}
+PEER = "FastAPI, uvicorn"
 GROUP = {"prompt": PROMPT, "answer": "42", "responses": ["42", "41", "about 42", "43", "42", "44", "45", "46"]}
+REQUESTS = [("one sample", "/get_reward", SAMPLE), ("group of 8", "/score", GROUP)]
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,7 @@ class Load:
     p50: float
     p99: float
     errors: int
-    all: int  # requests, those of the first second too, which are in no other figure
+    all: int  # requests, those of the first moments too, which are in no other figure
     cpu: float = 0.0  # seconds of the server's processes for one request
 
 
@@ -145,14 +149,6 @@ def _ready(address: str, processes: int = 1) -> str:
 # ---- load ----------------------------------------------------------------------------------------------------------
 
 
-def load(server: int, address: str, path: str, body: Any, *, clients: int, seconds: float) -> Load:
-    """Return what `clients` connections get that send one request after the other, from another process."""
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        before = cpu_seconds(server)
-        found = pool.apply(_load, (address, path, body, clients, seconds))
-        return replace(found, cpu=(cpu_seconds(server) - before) / found.all)
-
-
 def _load(address: str, path: str, body: Any, clients: int, seconds: float) -> Load:
     return asyncio.run(_load_all(address, path, body, clients, seconds))
 
@@ -164,7 +160,7 @@ async def _load_all(address: str, path: str, body: Any, clients: int, seconds: f
     request = head.encode() + b"\r\n" + data
     latencies: list[float] = []
     errors = requests = 0
-    warm = time.perf_counter() + 1.0
+    warm = time.perf_counter() + 0.3
     until = warm + seconds
 
     async def client() -> None:
@@ -189,41 +185,36 @@ async def _load_all(address: str, path: str, body: Any, clients: int, seconds: f
     )
 
 
-def speed(seconds: float, peer_python: str | None) -> None:
-    """Print requests per second and latencies."""
-    table = Table("server", "processes", "request", "clients", "requests/s", "p50 ms", "p99 ms", "CPU µs", "errors")
-    rates: dict[tuple[str, int], float] = {}
-
-    def row(name: str, processes: int, server: int, address: str, path: str, body: Any, clients: int) -> None:
-        found = load(server, address, path, body, clients=clients, seconds=seconds)
-        shown = "one sample" if body is SAMPLE else "group of 8"
-        times = (f"{1000 * found.p50:.1f}", f"{1000 * found.p99:.1f}")
+def speed(seconds: float, rounds: int, peer_python: str | None) -> None:
+    """Print requests per second and latencies: medians of rounds in which all servers take turns."""
+    found: dict[tuple[str, int, str], list[Load]] = {}
+    with ExitStack() as stack:
+        servers: list[tuple[str, int, str, int]] = []
+        for name, reward in (("rule in worker processes", RULE), ("reward in the server", IN_PROCESS)):
+            for processes in (1, 2):
+                address, process = stack.enter_context(serving(reward, processes=processes))
+                servers.append((name, processes, address, process.pid))
+        if peer_python is not None:
+            address, process = stack.enter_context(peer(peer_python))
+            servers.append((PEER, 1, address, process.pid))
+        pool = stack.enter_context(multiprocessing.get_context("spawn").Pool(1))
+        for _ in range(rounds):
+            for name, processes, address, pid in servers:
+                for shown, path, body in REQUESTS[: 1 if name == PEER else None]:
+                    before = cpu_seconds(pid)
+                    one = pool.apply(_load, (address, path, body, CLIENTS, seconds))
+                    used = (cpu_seconds(pid) - before) / one.all
+                    found.setdefault((name, processes, shown), []).append(replace(one, cpu=used))
+    table = Table("server", "processes", "request", "requests/s", "p50 ms", "p99 ms", "CPU µs", "errors", "of the peer")
+    for (name, processes, shown), loads in found.items():
+        peers = found.get((PEER, 1, shown))
+        ratio = "" if peers is None else f"{median(a.rate / b.rate for a, b in zip(loads, peers, strict=True)):.2f}"
         table.add_row(
-            name,
-            str(processes),
-            shown,
-            str(clients),
-            f"{found.rate:,.0f}",
-            *times,
-            f"{1e6 * found.cpu:,.0f}",
-            str(found.errors),
-        )
-        if body is SAMPLE:
-            rates[name, processes] = found.rate
-
-    for name, reward in (("rule in worker processes", RULE), ("reward in the server", IN_PROCESS)):
-        for processes in (1, 2):
-            with serving(reward, processes=processes) as (address, process):
-                row(name, processes, process.pid, address, "/get_reward", SAMPLE, CLIENTS)
-                row(name, processes, process.pid, address, "/score", GROUP, CLIENTS)
-    if peer_python is not None:
-        with peer(peer_python) as (address, process):
-            row("FastAPI, uvicorn", 1, process.pid, address, "/get_reward", SAMPLE, CLIENTS)
-    Console(width=120).print(table)
-    if peer_python is not None:
-        base = rates["FastAPI, uvicorn", 1]
-        for (name, processes), rate in rates.items():
-            print(f"{name}, {processes} process(es): {rate / base:.2f} of the peer's requests/s")
+            name, str(processes), shown, f"{median(one.rate for one in loads):,.0f}",
+            *(f"{1000 * median(times):.0f}" for times in ([x.p50 for x in loads], [x.p99 for x in loads])),
+            f"{1e6 * median(one.cpu for one in loads):,.0f}", str(sum(one.errors for one in loads)), ratio,
+        )  # fmt: skip
+    Console(width=130).print(table)
 
 
 # ---- faults --------------------------------------------------------------------------------------------------------
@@ -304,13 +295,14 @@ async def _stopped_under_load(address: str, process: subprocess.Popen[bytes]) ->
 def main() -> None:
     """Run all three."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--seconds", type=float, default=5.0, help="of each load")
+    parser.add_argument("--seconds", type=float, default=2.0, help="of each load")
+    parser.add_argument("--rounds", type=int, default=5, help="of the loads")
     parser.add_argument("--rollouts", type=int, default=200, help="that the faulty judge scores")
     parser.add_argument("--peer", help="interpreter that has fastapi and uvicorn")
     parser.add_argument("--only", choices=["speed", "faults", "signal"], help="one of the three")
     options = parser.parse_args()
     if options.only in (None, "speed"):
-        speed(options.seconds, options.peer)
+        speed(options.seconds, options.rounds, options.peer)
     if options.only in (None, "faults"):
         faults(options.rollouts)
     for processes in (1, 2) if options.only in (None, "signal") else ():
