@@ -73,7 +73,10 @@ def test_the_reward_of_an_example_can_be_built(name: str, tmp_path: Path, monkey
         "def preprocess(row, response): return ''\ndef postprocess(reply): return 1\n"
     )
     models = dict.fromkeys(("judge", "preference", "prm", "sentences"))
-    make_reward(example_table("rewards", name), models)
+    try:
+        make_reward(example_table("rewards", name), models)
+    except UserError as error:
+        assert "pip install" in str(error)  # of an extra that is not in this environment
 
 
 @pytest.mark.parametrize(("family", "name"), ALL)
