@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 PEERS  := .venv-peers
 SERVERS := .venv-servers
+CHROMIUM ?= /usr/bin/chromium
 VERL   := .venv-verl
 RUN    := $(VENV)/bin/
 
@@ -62,6 +63,14 @@ dist: $(VENV)/.ready ## build sdist and wheel into dist/
 test-servers: $(VENV)/.ready $(SERVERS)/.ready ## run the tests with a real model server, three to six minutes on two CPU cores
 	REWARDSMITH_SERVER_PYTHON=$(SERVERS)/bin/python $(RUN)pytest tests/servers
 
+# Only root can install a browser; anyone else names one.
+$(CHROMIUM):
+	@if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then apt-get update -q && apt-get install -q -y --no-install-recommends chromium; \
+	else echo "$@ is missing: install Chromium, or name one: make test-browser CHROMIUM=/path/to/chromium" >&2; exit 1; fi
+
+test-browser: $(VENV)/.ready | $(CHROMIUM) ## run the tests of the pages in a real Chromium, one minute on two CPU cores
+	REWARDSMITH_CHROMIUM=$(CHROMIUM) $(RUN)pytest tests/browser
+
 test-peers: $(PEERS)/.ready ## run the tests with real TRL, verifiers and OpenRLHF, one to two minutes on two CPU cores
 	$(PEERS)/bin/pytest tests/peers
 
@@ -114,8 +123,16 @@ bench-prime: $(VENV)/.ready ## time policy steps with an implicit process reward
 bench-scale: $(VERL)/.ready ## time policy steps on verl's workers and with verl's own trainer, on a CPU
 	$(VERL)/bin/python benchmarks/scale.py
 
+$(VENV)/.docs: $(VENV)/.ready
+	$(RUN)pip install --quiet --disable-pip-version-check -e ".[docs]"
+	@touch $@
+
+docs: $(VENV)/.docs ## build the documentation into site/; a broken link or anchor is an error
+	NO_MKDOCS_2_WARNING=1 $(RUN)mkdocs build --strict --quiet
+	@echo "open site/index.html, or: $(RUN)python -m http.server --directory site"
+
 parity: $(PEERS)/.ready ## recompute the reference values of verl and TRL that the tests compare with
 	$(PEERS)/bin/python -m tests.parity.make_references
 
 clean:           ## remove the environments and caches
-	rm -rf $(VENV) $(PEERS) $(SERVERS) $(VERL) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf site $(VENV) $(PEERS) $(SERVERS) $(VERL) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -17,7 +17,6 @@ from rewardsmith import __version__
 from rewardsmith.config import import_name
 from rewardsmith.console import print_json, print_tables
 from rewardsmith.errors import UserError
-from rewardsmith.integrations.serve_command import serve
 from rewardsmith.recipe import explain as explain_recipe
 from rewardsmith.recipe import load_recipe, load_table, parse_recipe
 from rewardsmith.recipe_files import completions, find_recipe, recipe_names
@@ -72,7 +71,8 @@ line: `rewardsmith run quickstart stages.policy.steps=10`. `rewardsmith COMMAND 
     default_parameter=Parameter(negative=()),
 )
 app.command(cache)
-app.command(serve)
+app.command("rewardsmith.integrations.serve_command:serve", name="serve")
+app.command("rewardsmith.viewer.view_command:view", name="view")
 app.command(App(name="prepare", help="Make the data that reward models and judges are trained on."))
 app.register_install_completion_command(help="Install completion for the shell in use: bash, zsh or fish.")
 
