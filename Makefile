@@ -6,11 +6,11 @@ SERVERS := .venv-servers
 VERL   := .venv-verl
 RUN    := $(VENV)/bin/
 
-.PHONY: help quickstart recipes test test-slow test-servers test-peers test-scale test-scale-slow quickstart-verl fuzz check format bench bench-rules bench-verifiers bench-judges bench-embedded bench-sft bench-prime bench-scale parity clean
+.PHONY: $(shell sed -nE 's/^([a-z-]+):.*## .*/\1/p' $(firstword $(MAKEFILE_LIST)))
 .DEFAULT_GOAL := help
 
 help:            ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 18
 
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -51,7 +51,13 @@ test: $(VENV)/.ready ## run the tests, five minutes on two CPU cores
 	$(RUN)pytest -n 4 -m "not slow"
 
 test-slow: $(VENV)/.ready ## run the tests of whole lifecycles, long kill-and-resume loops and the search for false answers
-	$(RUN)pytest -n 3 -m slow
+	$(RUN)pytest -n 3 -m slow --ignore tests/test_wheel.py
+
+test-wheel: $(VENV)/.ready ## build sdist and wheel, install the wheel in a clean environment, and train with it
+	$(RUN)pytest tests/test_wheel.py -m slow
+
+dist: $(VENV)/.ready ## build sdist and wheel into dist/
+	$(RUN)python -m build
 
 test-servers: $(VENV)/.ready $(SERVERS)/.ready ## run the tests with a real model server, three to six minutes on two CPU cores
 	REWARDSMITH_SERVER_PYTHON=$(SERVERS)/bin/python $(RUN)pytest tests/servers

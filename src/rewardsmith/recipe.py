@@ -24,10 +24,12 @@ from rewardsmith.data import SOURCE
 from rewardsmith.engines.model_settings import offload_problems
 from rewardsmith.errors import Problem, RecipeError, UserError, listing, nearest
 from rewardsmith.masking import HIDDEN, names_secret, shown, without_secrets
+from rewardsmith.recipe_files import read_recipe
 from rewardsmith.rewards.implicit import Implicit
 from rewardsmith.scale.scale_settings import ScaleSettings
 
 ModelChoice = Annotated[Chosen, Choice("model", "rewardsmith.engines:MODELS", default="embedded")]
+StageChoice = Annotated[Chosen, Choice("stage", "rewardsmith.trainers:STAGES")]
 TrackerChoice = Annotated[
     Chosen, Choice("tracker", "rewardsmith.runs.trackers:TRACKERS", methods=("start", "log", "close"))
 ]
@@ -65,9 +67,7 @@ class Recipe(Settings):
     trackers: list[TrackerChoice] = Field(
         default=[], description="where metrics are also written: tensorboard, wandb, trackio"
     )
-    stages: list[Annotated[Chosen, Choice("stage", "rewardsmith.trainers:STAGES")]] = Field(
-        min_length=1, description="what happens, in order"
-    )
+    stages: list[StageChoice] = Field(min_length=1, description="what happens, in order")
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
@@ -76,9 +76,8 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
 
 
 def load_table(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """Return a TOML file after the overrides, not yet checked; its `module:Name`s can then be imported."""
-    file = Path(path)
-    table = _read(file)
+    """Return a TOML file, or a shipped recipe by name, after the overrides; its `module:Name`s can then be imported."""
+    file, table = read_recipe(path)
     for change in overrides:
         override(table, change)
     # A user's own `module:Name` may be in the folder of the recipe or in the current one. Last: nothing is shadowed.
@@ -121,18 +120,6 @@ def _parsed(kind: type[Settings], table: dict[str, Any], source: str) -> Any:
 def _refuse(source: str, problems: list[Problem]) -> None:
     if problems:
         raise RecipeError(source, problems)
-
-
-def _read(file: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        others = [p.name for p in file.parent.glob("*.toml")] if file.parent.is_dir() else []
-        raise UserError(f"there is no recipe {str(file)!r}.{nearest(file.name, others)}") from None
-    except OSError as error:
-        raise UserError(f"cannot read the recipe {str(file)!r}: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:  # not UTF-8, not TOML, or an integer of thousands of digits
-        raise UserError(f"{file}: not valid TOML: {error}") from None
 
 
 def override(table: dict[str, Any], change: str) -> None:
@@ -355,9 +342,9 @@ def _lines(path: str, table: Settings | Chosen, everything: bool) -> Iterator[st
         elif any(places(value)):
             inner.append((name, info, value))
         elif value is None:
-            rows.append((f"# {name} =", f"{_about(info)} (not set)".strip()))
+            rows.append((f"# {name} =", f"{about_setting(info)} (not set)".strip()))
         else:
-            rows.append((f"{name} = {toml(value)}", _about(info)))
+            rows.append((f"{name} = {toml(value)}", about_setting(info)))
     width = min(44, max((len(setting) for setting, _ in rows), default=0))
     yield from (f"{setting:<{width}}  # {about}".rstrip(" #") for setting, about in rows)
     for name, info, value in inner:
@@ -373,7 +360,7 @@ def _is_rare(table: Settings | Chosen, name: str) -> bool:
     return False
 
 
-def _about(info: FieldInfo) -> str:
+def about_setting(info: FieldInfo) -> str:
     """Return the description of a setting, with its alternatives where it is one of a few words."""
     about, kinds = info.description or "", (info.annotation, *get_args(info.annotation))
     words = [str(word) for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)]

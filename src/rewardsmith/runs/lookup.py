@@ -25,6 +25,7 @@ from rewardsmith.recipe import (
     places,
     references,
 )
+from rewardsmith.recipe_files import shipped_recipe, shipped_recipes
 from rewardsmith.rewards import REWARD
 from rewardsmith.rewards.component import Component
 from rewardsmith.runs.preflight import copies_of
@@ -63,10 +64,11 @@ def find_reward(where: str, overrides: Sequence[str] = ()) -> NamedReward:
     file = name if run is None else str(run / RECIPE)
     if run is not None and not Path(file).is_file():
         raise UserError(f"--reward {where!r}: the folder has no {RECIPE}: name the folder of a run, or a TOML file")
-    if run is None and not Path(name).exists():
+    if run is None and not Path(name).exists() and shipped_recipe(name) is None:
         parent = Path(name).parent
         siblings = [path.name for path in parent.iterdir()] if parent.is_dir() else []
-        raise UserError(f"there is no recipe or run {name!r}.{nearest(Path(name).name, siblings)}")
+        meant = nearest(Path(name).name, siblings) or nearest(name, shipped_recipes())
+        raise UserError(f"there is no recipe or run {name!r}.{meant}")
     table = load_table(file, overrides)
     if is_reward(table):
         found = parse_reward(table, file)

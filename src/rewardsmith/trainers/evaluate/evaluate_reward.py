@@ -73,7 +73,7 @@ class EvaluateReward(Job):
 
     `rewardsmith evaluate grades graded.jsonl --reward judge.toml --threshold 0.7`
 
-    `rewardsmith evaluate pairs reward-bench.parquet --reward recipes/judges/several.toml --ties half`
+    `rewardsmith evaluate pairs reward-bench.parquet --reward judges/several --ties half`
 
     Other column names: `--source columns.candidates=mt_texts`
     """
