@@ -213,6 +213,8 @@ EXAMPLES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "rewards": {
         "rule": {"rule": "math"},
         "verl_function": {"path": "my_reward.py", "name": "compute_score"},
+        "trl_function": {"path": "my_reward.py", "name": "reward_func"},
+        "verifiers": {"taskset": "my-env"},
         "steps": {"truth": "arithmetic", "right": 1.0, "wrong": -1.0},
         "rubric": {"model": "judge", "votes": 3, "request": {"temperature": 0.7}},
         "verifier": {"model": "judge"},
