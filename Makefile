@@ -123,8 +123,16 @@ bench-prime: $(VENV)/.ready ## time policy steps with an implicit process reward
 bench-scale: $(VERL)/.ready ## time policy steps on verl's workers and with verl's own trainer, on a CPU
 	$(VERL)/bin/python benchmarks/scale.py
 
+$(VENV)/.docs: $(VENV)/.ready
+	$(RUN)pip install --quiet --disable-pip-version-check -e ".[docs]"
+	@touch $@
+
+docs: $(VENV)/.docs ## build the documentation into site/; a broken link or anchor is an error
+	NO_MKDOCS_2_WARNING=1 $(RUN)mkdocs build --strict --quiet
+	@echo "open site/index.html, or: $(RUN)python -m http.server --directory site"
+
 parity: $(PEERS)/.ready ## recompute the reference values of verl and TRL that the tests compare with
 	$(PEERS)/bin/python -m tests.parity.make_references
 
 clean:           ## remove the environments and caches
-	rm -rf $(VENV) $(PEERS) $(SERVERS) $(VERL) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf site $(VENV) $(PEERS) $(SERVERS) $(VERL) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -58,7 +58,7 @@ def reward(spec: Any, models: Mapping[str, Any] | None = None) -> LoadedReward:
             of `responses`; or an object with `async score(group)`.
         models: the models that the reward names: tables as in a recipe, or Python objects (`rewardsmith.llm`).
 
-    Example:
+    Examples:
         >>> reward = rs.reward({"type": "rule", "rule": "math"})
         >>> rs.score(reward, "What is 7+5?", ["It is 12.", "13"], answers="12").values
         [[1.0, 0.0]]
@@ -151,7 +151,7 @@ def advantages(scores: Any, estimator: Any = "grpo", **settings: Any) -> list[An
         estimator: a name (`rewardsmith list advantages`), a table, or a function of `RewardTensors`.
         settings: of the estimator, and `whiten` or `combine`.
 
-    Example:
+    Examples:
         >>> rs.advantages([[1.0, 0.0, None, 0.0]], estimator="dr_grpo")
         [[0.6667, -0.3333, None, -0.3333]]
     """
