@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 PEERS  := .venv-peers
 SERVERS := .venv-servers
+CHROMIUM ?= /usr/bin/chromium
 VERL   := .venv-verl
 RUN    := $(VENV)/bin/
 
@@ -62,6 +63,14 @@ dist: $(VENV)/.ready ## build sdist and wheel into dist/
 test-servers: $(VENV)/.ready $(SERVERS)/.ready ## run the tests with a real model server, three to six minutes on two CPU cores
 	REWARDSMITH_SERVER_PYTHON=$(SERVERS)/bin/python $(RUN)pytest tests/servers
 
+# Only root can install a browser; anyone else names one.
+$(CHROMIUM):
+	@if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then apt-get update -q && apt-get install -q -y --no-install-recommends chromium; \
+	else echo "$@ is missing: install Chromium, or name one: make test-browser CHROMIUM=/path/to/chromium" >&2; exit 1; fi
+
+test-browser: $(VENV)/.ready | $(CHROMIUM) ## run the tests of the pages in a real Chromium, one minute on two CPU cores
+	REWARDSMITH_CHROMIUM=$(CHROMIUM) $(RUN)pytest tests/browser
+
 test-peers: $(PEERS)/.ready ## run the tests with real TRL, verifiers and OpenRLHF, one to two minutes on two CPU cores
 	$(PEERS)/bin/pytest tests/peers
 
@@ -98,6 +107,9 @@ bench-verifiers: $(VENV)/.ready ## count the errors of our answer rules beside m
 
 bench-judges: $(VENV)/.ready $(PEERS)/.ready ## time judges, with faults and without, beside verl, verifiers and openai
 	$(RUN)python benchmarks/judges.py
+
+bench-serve: $(VENV)/.ready ## time the reward server; stop it under load; let the judge behind it fail
+	$(RUN)python benchmarks/serve.py
 
 bench-embedded: $(VENV)/.ready $(PEERS)/.ready ## time policy steps of the embedded engine beside TRL's
 	$(RUN)python benchmarks/embedded.py

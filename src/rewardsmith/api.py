@@ -30,6 +30,8 @@ from rewardsmith.data import SOURCE
 from rewardsmith.errors import RecipeError, UserError
 from rewardsmith.jobs import Job, Result
 from rewardsmith.recipe import Recipe, load_table, override, parse_recipe, set_value
+from rewardsmith.recipe_files import shipped_recipe
+from rewardsmith.rewards import REWARDS
 from rewardsmith.rewards.answer_groups import Scores, group_answers
 from rewardsmith.runs.commands import CommandInputs, CommandOptions, CommandRun, validated
 from rewardsmith.runs.loaded_reward import LoadedReward
@@ -77,7 +79,10 @@ def reward(spec: Any, models: Mapping[str, Any] | None = None) -> LoadedReward:
 
 def _is_place(spec: str) -> bool:
     """Whether a text names a file or a run, and not a reward."""
-    return ".toml" in spec or Path(spec).exists() or Path(spec.rpartition(":")[0] or spec).is_dir()
+    if spec in REWARDS:
+        return False
+    file = spec.rpartition(":")[0] or spec
+    return ".toml" in spec or Path(spec).exists() or Path(file).is_dir() or shipped_recipe(file) is not None
 
 
 def _choose(choice: Any, value: Any, what: str) -> Chosen:

@@ -71,6 +71,8 @@ line: `rewardsmith run quickstart stages.policy.steps=10`. `rewardsmith COMMAND 
     default_parameter=Parameter(negative=()),
 )
 app.command(cache)
+app.command("rewardsmith.integrations.serve_command:serve", name="serve")
+app.command("rewardsmith.viewer.view_command:view", name="view")
 app.command(App(name="prepare", help="Make the data that reward models and judges are trained on."))
 app.register_install_completion_command(help="Install completion for the shell in use: bash, zsh or fish.")
 
@@ -338,6 +340,8 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")
     try:
         first = sys.argv[1] if len(sys.argv) > 1 else ""
+app.command("rewardsmith.integrations.serve_command:serve", name="serve")
+app.command("rewardsmith.viewer.view_command:view", name="view")
         jobs = {words.split()[0] for words in JOBS}
         everything = first not in jobs and (
             first.startswith("-") or first not in app

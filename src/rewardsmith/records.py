@@ -39,8 +39,13 @@ def dumps(noun: object) -> str:
 
 def loads(kind: type[Noun], line: str | bytes) -> Noun:
     """Return the `kind` that `line` holds; a `UserError` names what is wrong with it."""
+    return from_json(kind, read_json(line))
+
+
+def read_json(text: str | bytes) -> Any:
+    """Return JSON from outside as plain values; a `UserError` if it is none, repeats a key or is nested too deeply."""
     try:
-        return from_json(kind, json.loads(line, object_pairs_hook=_table))
+        return json.loads(text, object_pairs_hook=_table)
     except UserError:
         raise
     except ValueError as error:  # not JSON, not UTF-8, or an integer of thousands of digits
@@ -95,7 +100,10 @@ def flat_rows(scored: ScoredGroup, advantages: Sequence[float | None] = ()) -> I
 
 def from_json(kind: type[Noun], value: object) -> Noun:
     """Return the `kind` that the plain JSON `value` describes; missing fields take their defaults."""
-    return _decode(kind, value, kind.__name__)  # type: ignore[no-any-return]
+    try:
+        return _decode(kind, value, kind.__name__)  # type: ignore[no-any-return]
+    except RecursionError:
+        raise UserError("not usable JSON: nested too deeply") from None
 
 
 @cache

@@ -183,15 +183,17 @@ class ResumableJsonl:
 
 def changes(before: Any, now: Any) -> dict[str, str]:
     """Return `old -> new` for each value that differs between two JSON tables, by its path."""
-    old, new = (
-        {path: json.dumps(value, ensure_ascii=False, default=str) for path, value in leaves(table)}
-        for table in (before, now)
-    )
+    old, new = flat(before), flat(now)
     return {
         path: f"{old.get(path, 'not set')[:300]} -> {new.get(path, 'not set')[:300]}"
         for path in sorted(old.keys() | new.keys())
         if old.get(path) != new.get(path)
     }
+
+
+def flat(table: Any) -> dict[str, str]:
+    """Return each value of a JSON table as JSON, by its path."""
+    return {path: json.dumps(value, ensure_ascii=False, default=str) for path, value in leaves(table)}
 
 
 def differences(before: Any, now: Any) -> list[str]:

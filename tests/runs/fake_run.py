@@ -134,7 +134,7 @@ def write_process_run(folder: Path, *, steps: int) -> Path:
                 "loss": 0.6,
             }.items()
         }  # fmt: skip
-        values = _policy_metrics(rng, 0.5) | learned | {"learned/grad_norm": 0.5}
+        values = _policy_metrics(rng, 0.5) | learned | {"learned/grad_norm": 0.5 / step}
         metrics.append({"stage": "policy", "step": step, "metrics": values})
         rollouts = [by_letter("14 + 27 = 41\n#35"), by_letter("14 + 27 = 31\n#25")]
         tokens = [[rng.gauss(0, 1) for _ in rollout.tokens] for rollout in rollouts]

@@ -247,7 +247,9 @@ def metrics(folder: Path) -> list[dict[str, Any]]:
 def _untimed(value: Any) -> Any:
     if isinstance(value, dict):
         timed = {
-            name for name in value if name in ("seconds", "tokens/s") or name.startswith(("time/", "memory/", "idle/"))
+            name
+            for name in value
+            if name in ("seconds", "tokens/s", "facts") or name.startswith(("time/", "memory/", "idle/"))
         }
         return {name: _untimed(inner) for name, inner in value.items() if name not in timed}
     return [_untimed(inner) for inner in value] if isinstance(value, list) else value

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.runs.processes import RECIPE, prepared, run
-from tests.runs.test_report import Page
-from tests.runs.test_report_page import run_page
+from tests.viewer.test_report import Page
+from tests.viewer.test_report_page import run_page
 
 pytestmark = pytest.mark.slow  # whole runs in processes of their own
 

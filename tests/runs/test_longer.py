@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.runs.processes import RECIPE, Strike, assert_same, outcome, prepared, run
-from tests.runs.test_report import Page
+from tests.viewer.test_report import Page
 
 LEARN = "rewardsmith.engines.embedded.learner:Learner.step"
 SAVE = "rewardsmith.runs.folder:RunFolder.save"

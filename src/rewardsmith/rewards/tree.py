@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -125,6 +126,12 @@ async def learn(root: Component, scored: Sequence[ScoredGroup]) -> dict[str, flo
             why = failure_of(error).detail  # raises a `Halt` again
             raise Halt(f'the reward "{component.name}" could not learn, and has missed this step: {why}') from error
     return metrics
+
+
+async def close(root: Component) -> None:
+    """Close what the rewards of a tree have opened, such as connections; one that fails keeps no other open."""
+    closing = [getattr(component.reward, "close", None) for _, component in walk(root)]
+    await asyncio.gather(*(one() for one in closing if inspect.iscoroutinefunction(one)), return_exceptions=True)
 
 
 def save(root: Component, folder: Path) -> None:

@@ -26,7 +26,7 @@ from rewardsmith.errors import UserError
 from rewardsmith.llm import Usage
 from rewardsmith.rewards.base import Part, parts_of, score
 from rewardsmith.rewards.component import Component
-from rewardsmith.rewards.tree import check, needs_whole_groups, walk
+from rewardsmith.rewards.tree import check, close, needs_whole_groups, walk
 from rewardsmith.runs.lookup import NamedReward
 from rewardsmith.runs.model_registry import ModelRegistry
 from rewardsmith.trainers.evaluate.scorer import run_in_order
@@ -173,7 +173,9 @@ class LoadedReward:
 
     async def _close(self) -> None:
         _OPEN.discard(self)
-        await asyncio.wait_for(self._registry.close(), CLOSE_TIMEOUT)
+        async with asyncio.timeout(CLOSE_TIMEOUT):
+            await close(self.component)
+            await self._registry.close()
 
     def __enter__(self) -> LoadedReward:
         return self

@@ -20,8 +20,8 @@ from rich.progress import Progress as RichProgress
 from rich.text import Text
 
 from rewardsmith.errors import UserError
-from rewardsmith.runs.summary import is_share
 from rewardsmith.trainers.trainer import Update
+from rewardsmith.viewer.display_rules import is_share
 
 LOG = "run.log"
 

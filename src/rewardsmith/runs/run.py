@@ -30,6 +30,7 @@ from rewardsmith.runs.model_registry import ModelRegistry, add_usage
 from rewardsmith.runs.preflight import RewardTrees, check_recipe
 from rewardsmith.runs.progress import LOG, Progress, RunLog
 from rewardsmith.runs.resume import Checkpoint, RunState, read_checkpoint, stage_names
+from rewardsmith.runs.run_facts import run_facts
 from rewardsmith.runs.summary import Summary
 from rewardsmith.runs.trackers import Guarded
 from rewardsmith.runs.trained_prompts import check_trained_prompts, write_judge_prompt
@@ -135,6 +136,8 @@ class Run:
             self._begun = time.monotonic() - self.state.seconds
             self._earlier_usage = self.state.summary.models
             self.log(f"resuming from {resumed.name}")
+        summary = self.state.summary
+        summary.facts = run_facts(self.recipe.models, summary.facts)
         try:
             self._check_memory()
             await check_recipe(self.recipe, self._rewards, self.source, self._models, self.log)

@@ -25,10 +25,10 @@ from rewardsmith.runs.folder import LOCK, RECIPE, SUMMARY, RunFolder
 from rewardsmith.runs.model_registry import usage_line
 from rewardsmith.runs.preflight import RewardTrees
 from rewardsmith.runs.progress import LOG, Progress, RunLog
-from rewardsmith.runs.report import write_report
 from rewardsmith.runs.resume import extended
 from rewardsmith.runs.run import Run, Stopped
 from rewardsmith.storage import differences
+from rewardsmith.viewer.report import write_report
 
 Resume = Literal["auto", "never", "must"]
 

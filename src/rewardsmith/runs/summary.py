@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
 import re
-from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -13,6 +11,7 @@ from rich.table import Table
 
 from rewardsmith.llm import Usage
 from rewardsmith.trainers.trainer import Update
+from rewardsmith.viewer.display_rules import chance_of, is_share, results
 
 
 @dataclass
@@ -41,6 +40,7 @@ class Summary:
     stages: list[StageSummary] = field(default_factory=list)
     models: dict[str, Usage] = field(default_factory=dict)
     error: str = ""
+    facts: dict[str, Any] = field(default_factory=dict)  # when it started, versions, devices; for the report
 
     def begin(self, name: str, kind: str, steps: int) -> None:
         """Begin a stage, or resume it with a number of steps that the recipe may have changed."""
@@ -72,7 +72,7 @@ class Summary:
         """Return the summary of a run that is resumed."""
         stages = [StageSummary(**stage) for stage in table["stages"]]
         models = {name: Usage(**used) for name, used in table["models"].items()}
-        return cls(table["title"], "running", table["seconds"], stages, models)
+        return cls(table["title"], "running", table["seconds"], stages, models, facts=table.get("facts", {}))
 
     def table(self) -> Table:
         """Return the table of before and after that a user sees at the end, without columns that would be empty."""
@@ -102,56 +102,3 @@ def _format(value: float | None, share: bool) -> str:
     if value is None:
         return ""
     return f"{value:.1%}" if share else f"{value:.4g}"
-
-
-# ---- which measures are results, and which are percentages -----------------------------------------------------------
-
-_SHARES = {
-    "pass", "verified", "chance", "failed", "failures", "labels", "truncated", "unsound", "undecided",
-    "reasoning_check_failed",
-    "top1", "exact", "within", "ties", "outside", "precision", "recall", "f1", "f1_best", "section", "score",
-    "order_changed", "order_flipped", "order_best_changed", "repeat_same", "repeat_changed", "consistency",
-}  # fmt: skip
-_PART_SHARES = {"accuracy_fresh", "accuracy_after", "accuracy_running", "steps/found", "steps/chance"}
-_RARE = ("failed", "truncated", "undecided", "tied")  # shown only when there is some of it
-_FOUND, _CHANCE = "/steps/found", "/steps/chance"
-_SOURCE = re.compile(r"validation/sources/[^/]+/")
-_MAIN = ("mean@", "accuracy", "mad")  # of what is measured by source, a result of the stage
-_CURVES_ONLY = ("/steps/judged", "/logit_right", "/logit_wrong")
-
-
-def results(before: Mapping[str, float | None], after: Mapping[str, float | None]) -> list[str]:
-    """Return the measures that are results of a stage, in order, from its first and its last validation."""
-    rare = {f"validation/{name}" for name in _RARE}
-    left_out = {name for name in rare if not (before.get(name) or after.get(name))}
-    left_out |= {chance_of(name) for name in after}  # shown in the row of what it is compared with
-    left_out |= {name for name in after if (at := _SOURCE.match(name)) and not name[at.end() :].startswith(_MAIN)}
-    return [name for name in after if name not in left_out and not name.endswith(_CURVES_ONLY)]
-
-
-def chance_of(name: str) -> str:
-    """Return the measure that has the chance level of another one; "" where there is none."""
-    return name.removesuffix(_FOUND) + _CHANCE if name.endswith(_FOUND) else ""
-
-
-def is_share(name: str, validations: Iterable[Mapping[str, float | None]] = ()) -> bool:
-    """Return whether a measure is shown as a percentage, which its name decides, not its present value.
-
-    The mean of a reward is one if it equals pass@1 in all `validations` so far: then the reward is right or wrong.
-    """
-    name = _SOURCE.sub("validation/", name)
-    prefix = next((prefix for prefix in ("validation/", "learned/") if name.startswith(prefix)), "")
-    first, _, rest = name.removeprefix(prefix).partition("/")
-    base = first.partition("@")[0]
-    if base not in ("mean", "best"):
-        return rest in _PART_SHARES or base in _SHARES or base.startswith(("accuracy", "within_"))
-    pairs = [
-        (value, one.get(f"{prefix}pass@1"))
-        for one in validations
-        for metric, value in one.items()
-        if metric.startswith(f"{prefix}mean@")
-    ]
-    return bool(pairs) and all(
-        value is not None and passed is not None and math.isclose(value, passed, abs_tol=1e-5)  # a report has 6 digits
-        for value, passed in pairs
-    )

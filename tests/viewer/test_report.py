@@ -6,15 +6,15 @@ import json
 import math
 import re
 from html.parser import HTMLParser
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rewardsmith import Failure, Message, Prompt, Score
-from rewardsmith.runs import report_rollouts
-from rewardsmith.runs.report import MAX_POINTS, SCRIPTS, thinned, write_report
+from rewardsmith.viewer import report_examples
+from rewardsmith.viewer.report import COMPONENTS, web_file, write_report
+from rewardsmith.viewer.run_overview import MAX_POINTS, thinned
 from tests.runs.fake_run import line, write_fake_run, write_lines
 
 HOSTILE = [
@@ -105,9 +105,9 @@ def test_without_a_validation_before_training_nothing_stands_before(tmp_path: Pa
 
 def test_the_same_prompts_stand_before_and_after(whole: Page) -> None:
     found = whole.data["stages"][1]["rollouts"]
-    assert [[group["step"] for group in pair["groups"]] for pair in found["pairs"]] == [[0, 40]] * 6
-    assert [message["role"] for message in found["pairs"][0]["prompt"]["messages"]] == ["system", "user"]
-    rollouts = [r for pair in found["pairs"] for group in pair["groups"] for r in group["rollouts"]]
+    assert [[group["step"] for group in pair] for pair in found["pairs"]] == [[0, 40]] * 6
+    assert [message["role"] for message in found["pairs"][0][0]["prompt"]["messages"]] == ["system", "user"]
+    rollouts = [r for pair in found["pairs"] for group in pair for r in group["rollouts"]]
     assert all((r["value"] is None) == (r["failure"] is not None) for r in rollouts)
     trained = [r for group in found["first"] for r in group["rollouts"] if not group["dropped"]]
     assert all((r["advantage"] is None) == (r["failure"] is not None) for r in trained)
@@ -134,8 +134,8 @@ def test_the_page_needs_nothing_and_allows_nothing(whole: Page) -> None:
 
 
 def test_the_scripts_never_make_markup_out_of_text() -> None:
-    room = files("rewardsmith.runs")
-    script = "".join(room.joinpath(name).read_text("utf-8") for name in SCRIPTS)
+    own = [name for name in (*COMPONENTS, "report.js") if not name.startswith("uplot/")]
+    script = "".join(web_file(name) for name in own)
     assert not re.findall(
         r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|Function\(|fetch\(|https?:(?!//www\.w3)", script
     )
@@ -160,7 +160,7 @@ def test_hostile_text_stays_text_wherever_it_stands(tmp_path: Path, whole: Page)
     data = page.data
     assert [stage["name"] for stage in data["stages"]] == [*HOSTILE, "policy"]
     shown = data["stages"][-1]["rollouts"]["first"]
-    assert [group["rollouts"][0]["text"] for group in shown] == HOSTILE[: report_rollouts.MAX_TRAINING]
+    assert [group["rollouts"][0]["text"] for group in shown] == HOSTILE[: report_examples.MAX_TRAINING]
     raw = page.texts["script"][0]
     assert raw.isascii()
     assert not set(raw) & set("<>&\0")
@@ -191,7 +191,7 @@ def test_ten_thousand_groups_are_read_at_both_ends(tmp_path: Path, monkeypatch: 
     row = json.dumps(line("x" * 100, Score(1.0), step=777))
     with (tmp_path / "rollouts" / "policy.jsonl").open("w") as file:
         file.writelines(row.replace("777", str(step), 1) + "\n" for step in range(10_000))
-    monkeypatch.setattr(report_rollouts, "MAX_END", 100_000)
+    monkeypatch.setattr(report_examples, "MAX_END", 100_000)
     found = page_of(tmp_path).data["stages"][0]["rollouts"]
     assert not found["whole"]
     assert found["unread"] == 0

@@ -1,101 +1,97 @@
-"""The report of a run: one HTML file that needs nothing else, for a person to look at.
+"""What a run folder holds apart from its rollouts, as JSON values: facts, results, curves, evaluations, recipe.
 
-Python extracts a bounded digest of the folder and embeds it as JSON; `report.js` lays it out, `report_charts.js` draws
-the curves, and `report_tokens.js` colours tokens by their rewards. Text that a model wrote goes through that JSON and
-then only into text nodes, so it cannot become markup, and the page's own policy allows no script but the one written
-with it, and no connection to anywhere. A run that was killed may leave a line that is not complete: it is left out.
+The report and the viewer show the same overview. A run that was killed may leave a line that is not complete: it is
+left out. Numbers that are not finite have become None.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import html
-import json
 import math
-import re
+import tomllib
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from rewardsmith.runs.report_rollouts import number, parse_line, read_rollouts
-from rewardsmith.runs.summary import chance_of, is_share, results
-from rewardsmith.storage import write_atomically
+from rewardsmith.storage import flat
+from rewardsmith.viewer.display_rules import chance_of, is_share, results
+from rewardsmith.viewer.growing_file import Position, is_continued, new_lines
+from rewardsmith.viewer.rollout_view import number, parse_line
 
 MAX_POINTS = 500  # points of a curve
 MAX_METRICS_BYTES = 24_000_000  # of a longer file every n-th line is read, and every line with a validation
-MAX_CURVES = 600  # the report shows how many more there were
+MAX_CURVES = 600  # a page shows how many more there were
 MAX_ROWS = 250  # rows of a table of an evaluation
-SCRIPTS = ("report_charts.js", "report_tokens.js", "report.js")  # the page's scripts, in the order in which they run
+MAX_RECIPE = 200_000  # characters
+
 Curves = dict[str, dict[int, float]]
 """Of each metric the value at each step."""
 
 
-def write_report(folder: Path) -> Path:
-    """Write `report.html` for the run in `folder`, whatever state the run is in, and return its path."""
-    path = folder / "report.html"
-    write_atomically(path, render(digest(folder)))
-    return path
+class MetricsFile:
+    """The curves of each stage in `metrics.jsonl`, both in the order of appearance; `read` continues where it ended."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._start()
+
+    def _start(self) -> None:
+        self.stages: dict[str, Curves] = {}
+        self.unread = 0  # lines
+        self._lines = 0
+        self._position = Position()
+
+    def read(self) -> MetricsFile:
+        """Read what was added.
+
+        Of two values for one step the later one counts: a resumed run repeats the steps after its last checkpoint.
+        """
+        if not is_continued(self._path, self._position):
+            self._start()
+        every = 1 + (self._path.stat().st_size if self._path.exists() else 0) // MAX_METRICS_BYTES
+        for _, line in new_lines(self._path, self._position):
+            self._lines += 1
+            if (self._lines - 1) % every and b'"validation/' not in line:
+                continue
+            record = parse_line(line)
+            self.unread += not record
+            curves = self.stages.setdefault(record["stage"], {}) if record else {}
+            for name, value in record.get("metrics", {}).items():
+                curves.setdefault(name, {})[record["step"]] = math.nan if value is None else float(value)
+        return self
 
 
-def render(content: dict[str, Any]) -> str:
-    """Return the page for a digest."""
-    room = files("rewardsmith.runs")
-    page, style, *scripts = (room.joinpath(name).read_text("utf-8") for name in ("report.html", "report.css", *SCRIPTS))
-    script = "".join(scripts)
-    # A '<' in the data could end the script element that holds it; as an escape it means the same to JSON.
-    data = json.dumps(content, allow_nan=False, separators=(",", ":"))
-    data = data.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-    blanks = {
-        "title": html.escape(content["title"].encode("utf-8", "replace").decode("utf-8").replace("\0", "")),
-        "policy": (
-            f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)};"
-            " base-uri 'none'; form-action 'none'"
-        ),
-        "style": style,
-        "script": script,
-        "data": data,
-    }
-    # In one pass: what is filled in is never searched for blanks again.
-    return re.sub(r"\{\{(\w+)\}\}", lambda blank: blanks[blank[1]], page)
-
-
-def _hash(inline: str) -> str:
-    digest = base64.b64encode(hashlib.sha256(inline.encode()).digest()).decode("ascii")
-    return f"'sha256-{digest}'"
-
-
-def digest(folder: Path) -> dict[str, Any]:
-    """Return what a report shows of `folder` as plain JSON values; numbers that are not finite have become None."""
-    summary = _read_json(folder / "summary.json")
-    metrics, unread = read_metrics(folder / "metrics.jsonl")
-    rollouts = {path.stem: path for path in sorted((folder / "rollouts").glob("*.jsonl"))}
+def read_overview(folder: Path, metrics: MetricsFile | None = None) -> dict[str, Any]:
+    """Return the overview of a run, whatever state it is in; its stages have no rollouts."""
+    summary = read_json(folder / "summary.json")
+    found = (metrics or MetricsFile(folder / "metrics.jsonl")).read()
     known = {stage["name"]: stage for stage in summary.get("stages", [])}
-    names = list(dict.fromkeys([*known, *metrics, *rollouts]))
-    curves = sum(len(metrics.get(name, {})) for name in names)
+    with_rollouts = [path.stem for path in sorted((folder / "rollouts").glob("*.jsonl"))]
+    names = list(dict.fromkeys([*known, *found.stages, *with_rollouts]))
+    curves = sum(len(found.stages.get(name, {})) for name in names)
     left, stages = MAX_CURVES, []
     for name in names:
-        shown = dict(list(metrics.get(name, {}).items())[:left])
+        shown = dict(list(found.stages.get(name, {}).items())[:left])
         left -= len(shown)
-        examples = read_rollouts(rollouts[name]) if name in rollouts else None
-        stages.append(_stage(name, known.get(name, {}), shown, examples))
-    recipe = folder / "recipe.toml"
+        stages.append(_stage(name, known.get(name, {}), shown))
+    recipe = _read_recipe(folder)
+    table = _parse_recipe(recipe)
     return {
         "title": summary.get("title") or folder.resolve().name or "run",
         "state": summary.get("state", "unknown"),
         "error": summary.get("error", "")[:4_000],
         "seconds": number(summary.get("seconds")),
+        "facts": _facts(summary.get("facts", {}), table),
         "stages": stages,
         "evaluations": read_evaluations(folder, list(known)),
         "models": [{"name": name, "used": _numbers(used)} for name, used in summary.get("models", {}).items()],
-        "recipe": recipe.read_text(encoding="utf-8", errors="replace")[:200_000] if recipe.exists() else "",
-        "unread": unread,
+        "recipe": recipe,
+        "settings": {path: value[:2_000] for path, value in flat(table).items()},
+        "unread": found.unread,
         "left_out": max(0, curves - MAX_CURVES),
     }
 
 
-def _stage(name: str, known: Mapping[str, Any], curves: Curves, rollouts: dict[str, Any] | None) -> dict[str, Any]:
+def _stage(name: str, known: Mapping[str, Any], curves: Curves) -> dict[str, Any]:
     steps = max((step for curve in curves.values() for step in curve), default=0)
     validation = {metric: sorted(curve.items()) for metric, curve in curves.items() if metric.startswith("validation/")}
     first = {metric: curve[0][1] for metric, curve in validation.items() if curve[0][0] == 0}
@@ -114,11 +110,11 @@ def _stage(name: str, known: Mapping[str, Any], curves: Curves, rollouts: dict[s
         "results": [{"name": one, "chance": after.get(chance_of(one))} for one in results(before, after)],
         "shares": [metric for metric in after if is_share(metric, [before, after, *history])],
         "curves": [{"name": metric[:200], **drawn(curve)} for metric, curve in curves.items()],
-        "rollouts": rollouts,
     }
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the JSON object of a file; an empty one where there is none."""
     return parse_line(path.read_bytes()) if path.exists() else {}
 
 
@@ -126,29 +122,43 @@ def _numbers(table: Mapping[str, Any]) -> dict[str, float | int | None]:
     return {name[:200]: number(value) for name, value in table.items()}
 
 
+# ---- facts of the run ------------------------------------------------------------------------------------------------
+
+
+def _read_recipe(folder: Path) -> str:
+    path = folder / "recipe.toml"
+    return path.read_text(encoding="utf-8", errors="replace")[:MAX_RECIPE] if path.exists() else ""
+
+
+def _parse_recipe(text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError):  # of a folder that was damaged, or a recipe that was cut
+        return {}
+
+
+def _facts(written: Mapping[str, Any], recipe: Mapping[str, Any]) -> list[list[str]]:
+    """Return the facts in the head of a page as names and values; older runs have fewer of them."""
+    models = recipe.get("models", {})
+    versions = written.get("versions", {})
+    found = {
+        "started": str(written.get("started", "")),
+        "models": ", ".join(f"{name}: {_origin(table)}" for name, table in models.items()),
+        "seed": str(recipe.get("seed", "")),
+        "device": str(written.get("device", "")),
+        "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
+    }
+    return [[name, value[:1_000]] for name, value in found.items() if value]
+
+
+def _origin(table: Mapping[str, Any]) -> str:
+    """Return what a model of a recipe is: its folder or id, the model that it copies, or its server."""
+    keys = ("init", "copy_of", "model", "urls", "type")
+    name, value = next(((key, table[key]) for key in keys if table.get(key)), ("", "default"))
+    return f"copy of {value}" if name == "copy_of" else str(value)
+
+
 # ---- curves ----------------------------------------------------------------------------------------------------------
-
-
-def read_metrics(path: Path) -> tuple[dict[str, Curves], int]:
-    """Return the curves of each stage, both in the order of appearance, and how many lines could not be read.
-
-    Of two values for one step the later one counts: a resumed run repeats the steps after its last checkpoint.
-    """
-    stages: dict[str, Curves] = {}
-    unread = 0
-    if not path.exists():
-        return stages, unread
-    every = 1 + path.stat().st_size // MAX_METRICS_BYTES
-    with path.open("rb") as file:
-        for i, line in enumerate(file):
-            if i % every and b'"validation/' not in line:
-                continue
-            record = parse_line(line)
-            unread += not record
-            curves = stages.setdefault(record["stage"], {}) if record else {}
-            for name, value in record.get("metrics", {}).items():
-                curves.setdefault(name, {})[record["step"]] = math.nan if value is None else float(value)
-    return stages, unread
 
 
 def drawn(curve: dict[int, float]) -> dict[str, Any]:
@@ -180,7 +190,7 @@ def read_evaluations(folder: Path, stages: Sequence[str]) -> list[dict[str, Any]
     found = {file.stem: file for file in sorted((folder / "evaluations").glob("*.json"))}
     places = {name: i for i, name in enumerate(stages)}
     return [
-        _evaluation(name, _read_json(found[name]))
+        _evaluation(name, read_json(found[name]))
         for name in sorted(found, key=lambda name: (places.get(name, len(places)), name))
     ]
 

@@ -2,7 +2,7 @@
 // Colours the text of rollouts by the rewards of their tokens: red with a line below for less than nothing, blue with a
 // line above for more. Where a reward stands at the end of a step, the text of the step has its line.
 (() => {
-const { el } = window.report;
+const { el } = window.rs;
 const LEVELS = 6;
 const signed = (value) => (value > 0 ? "+" : "") + String(value).replaceAll("-", "−");
 
@@ -122,5 +122,5 @@ function tinted(group) {
   return { key: el("div", { class: "key small soft num" }, "tokens by", names, place), text };
 }
 
-Object.assign(window.report, { tinted });
+Object.assign(window.rs, { tinted });
 })();

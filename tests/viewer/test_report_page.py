@@ -14,15 +14,14 @@ from hypothesis import strategies as st
 from rewardsmith import Failure, Message, Prompt, Rollout, Score
 from rewardsmith.console import Table
 from rewardsmith.jobs import Result
-from rewardsmith.runs import report_rollouts
-from rewardsmith.runs.report import read_evaluations
-from rewardsmith.runs.report_rollouts import MAX_TEXT, token_rewards
 from rewardsmith.trainers.evaluate.eval_measures import evaluation_result
 from rewardsmith.trainers.evaluate.evaluate_policy import JudgedGroup, evaluate_policy
 from rewardsmith.trainers.evaluate.reward_measures import Verdicts, measure_grades
+from rewardsmith.viewer.rollout_view import IN_REPORT, Limits, token_rewards
+from rewardsmith.viewer.run_overview import read_evaluations
 from tests.runs.fake_run import by_letter, dense, line, record, write_lines, write_process_run
-from tests.runs.test_report import HOSTILE, page_of
 from tests.trainers.evaluate.rewards import graded
+from tests.viewer.test_report import HOSTILE, page_of
 
 needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="node runs the scripts")
 
@@ -41,9 +40,11 @@ class Node {
     .flatMap((one) => [...(one.tag === tag ? [one] : []), ...one.all(tag)]); }
 }
 const page = new Node("div");
-const document = { createElement: (tag) => new Node(tag), createElementNS: (_, tag) => new Node(tag),
+const matchMedia = () => ({ addEventListener() {} }), navigator = { language: "en" }, devicePixelRatio = 1;
+const document = { addEventListener() {},
+  createElement: (tag) => new Node(tag), createElementNS: (_, tag) => new Node(tag),
   getElementById: (id) => (id === "page" ? page : { textContent: require("fs").readFileSync(0, "utf-8") }) };
-const window = { addEventListener() {} };
+const window = { addEventListener() {}, dispatchEvent() {}, matchMedia };
 class ResizeObserver { observe() {} }
 class IntersectionObserver {
   constructor(callback) { this.callback = callback; }
@@ -61,7 +62,7 @@ def run_page(folder: Path, after: str) -> str:
     done = subprocess.run(
         ["node", str(script)], input=page.texts["script"][0], capture_output=True, text=True, timeout=60, check=False
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stderr[-2_000:]
     return done.stdout
 
 
@@ -80,7 +81,7 @@ def test_the_page_shows_the_parts_words_the_times_of_a_step_and_the_models(tmp_p
     times = {"time/write": 1.0, "time/wait": 2.0, "time/reward/p50": 3.0}
     write_lines(tmp_path / "metrics.jsonl", [{"stage": "policy", "step": 1, "metrics": times}])
     (tmp_path / "summary.json").write_text(json.dumps({"models": {"judge": {"calls": 11, "cost": 0.125}}}))
-    show = 'console.log(JSON.stringify([page.all("table")[0].text(), window.report.grouped(window.report.data.stages[0]'
+    show = 'console.log(JSON.stringify([page.all("table")[0].text(), window.rs.grouped(window.rs.data.stages[0]'
     show += ".curves, []).flatMap(([, charts]) => charts.map(([name]) => name))]))"
     asides, (models, charts) = map(json.loads, run_page(tmp_path, ASIDES + "\n" + show).splitlines())
     assert asides == [
@@ -96,8 +97,8 @@ def test_the_page_shows_the_parts_words_the_times_of_a_step_and_the_models(tmp_p
 # ---- tokens in the colours of their rewards --------------------------------------------------------------------------
 
 
-def rewards_of(rollout: Rollout, limit: int = MAX_TEXT, **parts: Score) -> dict[str, Any] | None:
-    return token_rewards(rollout, Score(1.0, parts=parts), limit)
+def rewards_of(rollout: Rollout, limit: int = IN_REPORT.text, **parts: Score) -> dict[str, Any] | None:
+    return token_rewards(rollout, Score(1.0, parts=parts), Limits(text=limit))
 
 
 @given(data=st.data())
@@ -129,10 +130,10 @@ def test_a_report_of_huge_rollouts_stays_small(tmp_path: Path) -> None:
     page = page_of(tmp_path)
     (stage,) = page.data["stages"]
     found = [one["rewards"] for key in ("first", "last") for g in stage["rollouts"][key] for one in g["rollouts"]]
-    assert {len(one["parts"]) for one in found} == {report_rollouts.MAX_COLOURED}
-    assert {len(one["sizes"]) for one in found} == {report_rollouts.MAX_TOKENS}
-    numbers = report_rollouts.MAX_TOKENS * (report_rollouts.MAX_COLOURED + 1)
-    assert len(page.texts["script"][0]) < len(found) * (MAX_TEXT + 1_500 + 8 * numbers)
+    assert {len(one["parts"]) for one in found} == {IN_REPORT.coloured}
+    assert {len(one["sizes"]) for one in found} == {IN_REPORT.tokens}
+    numbers = IN_REPORT.tokens * (IN_REPORT.coloured + 1)
+    assert len(page.texts["script"][0]) < len(found) * (IN_REPORT.text + 1_500 + 8 * numbers)
 
 
 # ---- the page --------------------------------------------------------------------------------------------------------

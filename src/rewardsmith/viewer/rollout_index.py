@@ -1,0 +1,253 @@
+"""An index of the rollouts of one run: a row for each group and each rollout in SQLite, bodies read by their offset.
+
+    index = RolloutIndex(folder, cache / "index.sqlite")
+    while index.update() < 1.0: ...          # continues where it ended; a file that was cut is indexed again
+    index.page(RolloutFilter(stage="policy", sort="reward"))
+
+The run folder is only read. Several processes may use one index file: each step of an update is a transaction.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from rewardsmith.rewards.cache import cache_folder
+from rewardsmith.types import NOT_COMPUTED
+from rewardsmith.viewer.growing_file import Position, is_continued, new_lines
+from rewardsmith.viewer.rollout_view import parse_line
+
+VERSION = 2  # of the schema; another one is built again
+STEP_BYTES = 24_000_000  # that one transaction indexes
+SNIPPET = 160  # characters of a prompt and of the end of an answer in a row
+MAX_PLACES = 4_096  # rollouts of one group that are indexed
+_UNUSED_DAYS = 30
+
+_SCHEMA = """
+CREATE TABLE files (
+    stage TEXT PRIMARY KEY, offset INTEGER, tail TEXT, lines INTEGER, unread INTEGER, restarts INTEGER
+);
+CREATE TABLE groups (
+    id INTEGER PRIMARY KEY, stage TEXT, line INTEGER, offset INTEGER, size INTEGER, step INTEGER, kind TEXT,
+    dropped TEXT, source TEXT, prompt TEXT, head TEXT, reward REAL, advantage REAL, length REAL, failed INTEGER,
+    count INTEGER, rewards TEXT
+);
+CREATE UNIQUE INDEX group_line ON groups (stage, line);
+CREATE INDEX group_step ON groups (stage, step, line);
+CREATE INDEX group_prompt ON groups (stage, prompt);
+CREATE TABLE rollouts (
+    group_id INTEGER, place INTEGER, stage TEXT, step INTEGER, kind TEXT, dropped TEXT, source TEXT, reward REAL,
+    advantage REAL, length INTEGER, failure TEXT, failures TEXT, PRIMARY KEY (group_id, place)
+) WITHOUT ROWID;
+CREATE TABLE endings (
+    group_id INTEGER, place INTEGER, stage TEXT, stop TEXT, ending TEXT, PRIMARY KEY (group_id, place)
+) WITHOUT ROWID;
+CREATE INDEX rollout_step ON rollouts (stage, step);
+CREATE INDEX rollout_reward ON rollouts (stage, reward);
+CREATE INDEX rollout_advantage ON rollouts (stage, advantage);
+CREATE INDEX rollout_length ON rollouts (stage, length);
+CREATE TABLE failures (stage TEXT, part TEXT, kind TEXT, count INTEGER, PRIMARY KEY (stage, part, kind));
+"""
+
+
+def index_file(run: Path) -> Path:
+    """Return where the index of a run is kept: in the user's cache folder, never in the run."""
+    return cache_folder() / "viewer" / f"{hashlib.sha256(str(run.resolve()).encode()).hexdigest()[:32]}.sqlite"
+
+
+def remove_unused(folder: Path) -> None:
+    """Remove the indexes that were not used for a month."""
+    for path in folder.glob("*.sqlite"):
+        with suppress(OSError):
+            if time.time() - path.stat().st_mtime > _UNUSED_DAYS * 86_400:
+                path.unlink()
+
+
+class RolloutIndex:
+    """The index of the run in `folder`; `path` is its SQLite file."""
+
+    def __init__(self, folder: Path, path: Path) -> None:
+        self.folder = folder
+        self._path = path
+        self.share = 0.0  # of the bytes that are indexed
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self._create()
+        except sqlite3.DatabaseError:  # not an index, or a damaged one: it can always be made again
+            path.unlink(missing_ok=True)
+            self._create()
+
+    def _create(self) -> None:
+        with self.connection() as db:
+            if db.execute("PRAGMA user_version").fetchone()[0] == VERSION:
+                return
+            db.execute("PRAGMA journal_mode = WAL")
+            db.execute("BEGIN IMMEDIATE")
+            for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+                db.execute(f'DROP TABLE "{name}"')
+            for statement in filter(str.strip, _SCHEMA.split(";")):
+                db.execute(statement)
+            db.execute(f"PRAGMA user_version = {VERSION}")
+            db.execute("COMMIT")
+
+    @contextmanager
+    def connection(self) -> Iterator[sqlite3.Connection]:
+        """Open the index; transactions are explicit."""
+        db = sqlite3.connect(self._path, timeout=30, isolation_level=None)
+        try:
+            db.execute("PRAGMA synchronous = OFF")  # what a crash damages is made again
+            yield db
+        finally:
+            db.close()
+
+    def file(self, stage: str) -> Path:
+        """Return the file with the rollouts of a stage."""
+        return self.folder / "rollouts" / f"{stage}.jsonl"
+
+    def update(self) -> float:
+        """Index the next `STEP_BYTES` of each file; return the share of all bytes that are indexed, 1 when done."""
+        sizes = {path.stem: path.stat().st_size for path in sorted((self.folder / "rollouts").glob("*.jsonl"))}
+        with self.connection() as db:
+            known = [stage for (stage,) in db.execute("SELECT stage FROM files")]
+            for stage in dict.fromkeys([*known, *sizes]):
+                if sizes.get(stage) != self._offset(db, stage):
+                    self._update_file(db, stage, exists=stage in sizes)
+            done = dict(db.execute("SELECT stage, offset FROM files").fetchall())
+        # A last line that is still being written is not waited for.
+        left = sum(size - done.get(stage, 0) for stage, size in sizes.items() if self._pending(stage, done, size))
+        self.share = 1.0 if not left else 1 - left / max(1, sum(sizes.values()))
+        return self.share
+
+    def _pending(self, stage: str, done: Mapping[str, int], size: int) -> bool:
+        offset = done.get(stage, 0)
+        if size - offset >= STEP_BYTES:
+            return True
+        with self.file(stage).open("rb") as file:
+            file.seek(offset)
+            return b"\n" in file.read(size - offset)
+
+    def _offset(self, db: sqlite3.Connection, stage: str) -> int:
+        row = db.execute("SELECT offset FROM files WHERE stage = ?", (stage,)).fetchone()
+        return row[0] if row else -1
+
+    def _update_file(self, db: sqlite3.Connection, stage: str, *, exists: bool) -> None:
+        db.execute("BEGIN IMMEDIATE")  # another process may have continued meanwhile: positions are read inside
+        try:
+            known = "SELECT offset, tail, lines, unread, restarts FROM files WHERE stage = ?"
+            offset, tail, lines, unread, restarts = db.execute(known, (stage,)).fetchone() or (0, "", 0, 0, 0)
+            position = Position(offset, tail)
+            if not is_continued(self.file(stage), position):
+                for table in ("rollouts", "endings", "groups", "failures"):
+                    db.execute(f"DELETE FROM {table} WHERE stage = ?", (stage,))
+                position, lines, unread, restarts = Position(), 0, 0, restarts + 1
+            if exists:
+                writer = _Writer(db, stage)
+                for start, line in new_lines(self.file(stage), position, max_bytes=STEP_BYTES):
+                    unread += not writer.add(lines, start, line)
+                    lines += 1
+                writer.flush()
+                values = (stage, position.offset, position.tail, lines, unread, restarts)
+                update = "offset = ?2, tail = ?3, lines = ?4, unread = ?5, restarts = ?6"
+                db.execute(
+                    f"INSERT INTO files VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT (stage) DO UPDATE SET {update}",
+                    values,
+                )
+            else:
+                db.execute("DELETE FROM files WHERE stage = ?", (stage,))
+            db.execute("COMMIT")
+        except BaseException:
+            db.execute("ROLLBACK")
+            raise
+
+
+class _Writer:
+    """Adds the groups of one stage to the tables."""
+
+    def __init__(self, db: sqlite3.Connection, stage: str) -> None:
+        self._db, self._stage = db, stage
+        self._next = db.execute("SELECT COALESCE(MAX(id), 0) FROM groups").fetchone()[0]
+        self._groups: list[Sequence[Any]] = []
+        self._rollouts: list[Sequence[Any]] = []
+        self._endings: list[Sequence[Any]] = []
+        self._failures: Counter[tuple[str, str]] = Counter()
+
+    def add(self, number: int, offset: int, line: bytes) -> bool:
+        """Add a line; return whether it holds a group."""
+        record = parse_line(line)
+        try:
+            group, scores = record["scored"]["group"], record["scored"]["scores"]
+            prompt, rollouts = group["prompt"], group["rollouts"]
+            advantages = record.get("advantages") or []
+            advantages = [*advantages, *[None] * (len(rollouts) - len(advantages))]
+            self._next += 1
+            shared = (record["step"], record["kind"], record.get("dropped", ""), prompt.get("source", ""), prompt["id"])
+            rows = [
+                self._row(place, shared, *one)
+                for place, one in enumerate(zip(rollouts[:MAX_PLACES], scores, advantages, strict=False))
+            ]
+        except (KeyError, TypeError, AttributeError, IndexError):
+            return not line.strip()
+        head = " ".join(str(prompt["messages"][-1]["content"])[: 4 * SNIPPET].split())[:SNIPPET]
+        rewards = [row[7] for row in rows]
+        known = [value for value in rewards if value is not None]
+        spread = [abs(row[8]) for row in rows if row[8] is not None]
+        self._groups.append((
+            self._next, self._stage, number, offset, len(line), *shared, head,
+            sum(known) / len(known) if known else None, max(spread, default=None),
+            sum(row[9] for row in rows) / max(1, len(rows)), sum(bool(row[10]) for row in rows), len(rows),
+            json.dumps([None if value is None else float(f"{value:.4g}") for value in rewards[:64]]),
+        ))  # fmt: skip
+        self._rollouts += rows
+        return True
+
+    def _row(
+        self, place: int, shared: Sequence[Any], rollout: dict[str, Any], score: dict[str, Any], advantage: float | None
+    ) -> Sequence[Any]:
+        kinds: dict[str, None] = {}
+        for part, kind in _failures(score):
+            self._failures[part, kind] += 1
+            kinds[kind] = None
+        failure = (score.get("failure") or {}).get("kind", "")
+        text = rollout["text"]
+        length = _token_count(rollout.get("tokens")) or len(text)
+        listed = f"|{'|'.join(kinds)}|" if kinds else ""
+        ending = " ".join(text[-4 * SNIPPET :].split())[-SNIPPET:]
+        self._endings.append((self._next, place, self._stage, rollout.get("stop_reason", "stop"), ending))
+        return (
+            self._next, place, self._stage, *shared[:4], score.get("value"), advantage, length, failure, listed,
+        )  # fmt: skip
+
+    def flush(self) -> None:
+        """Write what was added."""
+        self._db.executemany(f"INSERT INTO groups VALUES ({', '.join('?' * 17)})", self._groups)
+        self._db.executemany(f"INSERT INTO rollouts VALUES ({', '.join('?' * 12)})", self._rollouts)
+        self._db.executemany("INSERT INTO endings VALUES (?, ?, ?, ?, ?)", self._endings)
+        self._db.executemany(
+            "INSERT INTO failures VALUES (?, ?, ?, ?)"
+            " ON CONFLICT (stage, part, kind) DO UPDATE SET count = count + excluded.count",
+            [(self._stage, part, kind, count) for (part, kind), count in self._failures.items()],
+        )
+
+
+def _failures(score: Mapping[str, Any], name: str = "") -> Iterator[tuple[str, str]]:
+    """Yield part and kind of each failure in a score; what was not computed is none."""
+    failure = score.get("failure")
+    if failure and failure["kind"] not in NOT_COMPUTED:
+        yield name, failure["kind"]
+    for part, inner in (score.get("parts") or {}).items():
+        yield from _failures(inner, f"{name}.{part}".lstrip("."))
+
+
+def _token_count(tokens: Any) -> int:
+    """Return how many tokens a record has, without decoding them: they are base64 of 4 bytes each, or a list."""
+    if isinstance(tokens, dict):
+        text = next(iter(tokens.values()), "")
+        return int((len(text) * 3 // 4 - text[-2:].count("=")) // 4)
+    return len(tokens) if isinstance(tokens, list) else 0

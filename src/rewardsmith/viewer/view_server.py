@@ -1,0 +1,197 @@
+"""The server of `rewardsmith view`: GET requests about known runs, answered from their folders, which are only read.
+
+Other web pages cannot use it: the Host header must name this machine (DNS rebinding), answers are not shared with other
+origins, and beyond the loopback address a token is required. Model text leaves as JSON only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import mimetypes
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from ipaddress import ip_address
+from typing import Any
+
+from aiohttp import web
+
+from rewardsmith.errors import UserError
+from rewardsmith.viewer.judge_view import judge_prompts
+from rewardsmith.viewer.report import web_file
+from rewardsmith.viewer.rollout_query import RolloutFilter
+from rewardsmith.viewer.rollout_view import IN_VIEWER, group_view
+from rewardsmith.viewer.run_list import RunList
+from rewardsmith.viewer.view_page import PAGE_FILES, POLICY, page
+
+TOKEN_COOKIE = "rewardsmith_view"
+_HEADERS = {
+    "Content-Security-Policy": f"{POLICY}; frame-ancestors 'none'",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+}
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+_IDLE_SECONDS = 0.1
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host name or address is this machine only."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def make_app(runs: RunList, *, host: str = "127.0.0.1", token: str = "") -> web.Application:
+    """Return the application; without a `token`, only requests to a loopback name are answered."""
+
+    @web.middleware
+    async def guard(request: web.Request, handler: _Handler) -> web.StreamResponse:
+        if token:
+            given = request.query.get("token") or request.cookies.get(TOKEN_COOKIE, "")
+            if not hmac.compare_digest(given.encode(), token.encode()):
+                return _answer({"error": "a token is needed: open the address that the command printed"}, 403)
+        elif not is_loopback((request.url.host or "") if request.host else ""):
+            return _answer({"error": f"this server answers requests to {host} only"}, 403)
+        try:
+            response = await handler(request)
+        except UserError as error:
+            response = _answer({"error": str(error)}, 400)
+        except OSError as error:  # a run that was moved or removed meanwhile
+            response = _answer({"error": f"a file of the run cannot be read: {error.strerror}"}, 400)
+        response.headers.update(_HEADERS)
+        if token and request.query.get("token"):
+            response.set_cookie(TOKEN_COOKIE, token, httponly=True, samesite="Strict", path="/")
+        return response
+
+    app = web.Application(middlewares=[guard])
+    _Routes(runs).add_to(app)
+
+    async def indexing(_: web.Application) -> AsyncIterator[None]:
+        task = asyncio.create_task(_keep_indexed(runs))
+        yield
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+    app.cleanup_ctx.append(indexing)
+    return app
+
+
+async def _keep_indexed(runs: RunList) -> None:
+    while True:
+        busy = await asyncio.to_thread(runs.update_indexes)
+        await asyncio.sleep(0 if busy else _IDLE_SECONDS)
+
+
+def _answer(content: Any, status: int = 200) -> web.Response:
+    text = json.dumps(content, allow_nan=False, separators=(",", ":"))
+    return web.Response(text=text, content_type="application/json", status=status, headers=_HEADERS)
+
+
+class _Routes:
+    """What each address answers; the work is done in threads, so that one slow answer delays no other."""
+
+    def __init__(self, runs: RunList) -> None:
+        self._runs = runs
+
+    def add_to(self, app: web.Application) -> None:
+        for path, handler in {
+            "/": self.page,
+            "/web/{name:.+}": self.file,
+            "/api/version": self.version,
+            "/api/runs": self.runs,
+            "/api/overview": self.overview,
+            "/api/stages": self.stages,
+            "/api/rows": self.rows,
+            "/api/group": self.group,
+            "/api/raw": self.raw,
+            "/api/prompts": self.prompts,
+            "/api/validations": self.validations,
+        }.items():
+            app.router.add_get(path, handler)
+
+    async def page(self, _: web.Request) -> web.Response:
+        return web.Response(text=page(), content_type="text/html")
+
+    async def file(self, request: web.Request) -> web.Response:
+        name = request.match_info["name"]
+        if name not in PAGE_FILES:
+            raise web.HTTPNotFound
+        return web.Response(text=web_file(name), content_type=mimetypes.guess_type(name)[0] or "text/plain")
+
+    async def version(self, request: web.Request) -> web.Response:
+        """Return what changes with the runs, and with each run that a page shows; cheap enough to be polled."""
+
+        def read() -> dict[str, Any]:
+            names = [name for name in request.query.getall("run", [])[:16] if name in self._runs.runs()]
+            opened = {name: self._runs.run(name) for name in names}
+            shown = {
+                name: {"version": run.version, "indexed": run.indexed, "share": run.pages.index.share}
+                for name, run in opened.items()
+            }
+            return {"list": self._runs.version, "runs": shown}
+
+        return _answer(await asyncio.to_thread(read))
+
+    async def runs(self, _: web.Request) -> web.Response:
+        def read() -> dict[str, Any]:
+            version = self._runs.version
+            return {"runs": self._runs.entries(), "version": version}
+
+        return _answer(await asyncio.to_thread(read))
+
+    async def overview(self, request: web.Request) -> web.Response:
+        run = self._runs.run(request.query.get("run", ""))
+        return _answer(await asyncio.to_thread(run.overview))
+
+    async def stages(self, request: web.Request) -> web.Response:
+        pages = self._runs.run(request.query.get("run", "")).pages
+        found = await asyncio.to_thread(pages.stages)
+        return _answer({"stages": found, "indexed": pages.index.share})
+
+    async def rows(self, request: web.Request) -> web.Response:
+        pages = self._runs.run(request.query.get("run", "")).pages
+        chosen = RolloutFilter.parse(request.query)
+        return _answer(await asyncio.to_thread(pages.page, chosen))
+
+    async def validations(self, request: web.Request) -> web.Response:
+        pages = self._runs.run(request.query.get("run", "")).pages
+        found = await asyncio.to_thread(pages.validations)
+        return _answer({"validations": found, "indexed": pages.index.share})
+
+    async def group(self, request: web.Request) -> web.Response:
+        run, stage, line = self._place(request)
+        record = await asyncio.to_thread(run.pages.record, stage, line)
+        if record is None:
+            raise UserError("this group is not there, or not indexed yet: reload the list")
+        return _answer(group_view(record, IN_VIEWER))
+
+    async def raw(self, request: web.Request) -> web.Response:
+        """Return the line of the file as it is, to be saved: there is no limit on what is in it."""
+        run, stage, line = self._place(request)
+        raw = await asyncio.to_thread(run.pages.line, stage, line)
+        if raw is None:
+            raise UserError("this group is not there, or not indexed yet: reload the list")
+        disposition = {"Content-Disposition": f'attachment; filename="group-{line}.json"'}
+        return web.Response(body=raw, content_type="application/json", headers=disposition)
+
+    async def prompts(self, request: web.Request) -> web.Response:
+        run, stage, line = self._place(request)
+        record = await asyncio.to_thread(run.pages.record, stage, line)
+        if record is None:
+            raise UserError("this group is not there, or not indexed yet: reload the list")
+        return _answer({"prompts": await judge_prompts(run.folder, stage, record)})
+
+    def _place(self, request: web.Request) -> tuple[Any, str, int]:
+        run = self._runs.run(request.query.get("run", ""))
+        line = request.query.get("line", "")
+        if not (line.isascii() and line.isdecimal() and len(line) < 12):
+            raise UserError(f"line = {line[:60]!r} is no number of a line")
+        return run, request.query.get("stage", ""), int(line)
