@@ -340,8 +340,6 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")
     try:
         first = sys.argv[1] if len(sys.argv) > 1 else ""
-app.command("rewardsmith.integrations.serve_command:serve", name="serve")
-app.command("rewardsmith.viewer.view_command:view", name="view")
         jobs = {words.split()[0] for words in JOBS}
         everything = first not in jobs and (
             first.startswith("-") or first not in app
