@@ -95,7 +95,7 @@ _KINDS = """
 
 def types_page() -> Iterator[str]:
     """Yield the lines of the page of types: the fields of each, with the comments of the source."""
-    yield "# Types\n\nWhat flows through a run, and what reward models are trained on; all are imported from `rewardsmith`."
+    yield "# Types\n\nWhat flows through a run, and what reward models are trained on. Import them from `rewardsmith`."
     yield "They are frozen and checked when they are made. Lists are accepted where an array or a tuple is kept.\n"
     for kind in TYPES:
         yield f"## {kind.__name__}\n\n{inspect.getdoc(kind)}\n"
