@@ -22,6 +22,8 @@ MAX_METRICS_BYTES = 24_000_000  # of a longer file every n-th line is read, and 
 MAX_CURVES = 600  # a page shows how many more there were
 MAX_ROWS = 250  # rows of a table of an evaluation
 MAX_RECIPE = 200_000  # characters
+MAX_LINE = 32_000_000  # bytes of the group that names the parts of a reward
+MAX_PARTS = 100
 
 Curves = dict[str, dict[int, float]]
 """Of each metric the value at each step."""
@@ -72,7 +74,8 @@ def read_overview(folder: Path, metrics: MetricsFile | None = None) -> dict[str,
     for name in names:
         shown = dict(list(found.stages.get(name, {}).items())[:left])
         left -= len(shown)
-        stages.append(_stage(name, known.get(name, {}), shown))
+        parts = part_names(folder / "rollouts" / f"{name}.jsonl") if name in with_rollouts else []
+        stages.append(_stage(name, known.get(name, {}), shown) | {"parts": parts})
     recipe = _read_recipe(folder)
     table = _parse_recipe(recipe)
     return {
@@ -94,10 +97,11 @@ def read_overview(folder: Path, metrics: MetricsFile | None = None) -> dict[str,
 def _stage(name: str, known: Mapping[str, Any], curves: Curves) -> dict[str, Any]:
     steps = max((step for curve in curves.values() for step in curve), default=0)
     validation = {metric: sorted(curve.items()) for metric, curve in curves.items() if metric.startswith("validation/")}
+    validated = sorted({step for curve in validation.values() for step, _ in curve})
     first = {metric: curve[0][1] for metric, curve in validation.items() if curve[0][0] == 0}
     last = {metric: curve[-1][1] for metric, curve in validation.items()}
     before, after = _numbers(known.get("before") or first), _numbers(known.get("after") or last)
-    validated = sorted({step for curve in validation.values() for step, _ in curve})
+    before = {} if validated == [0] else before  # nothing has been trained since
     history = [{metric: curves[metric][step] for metric in validation if step in curves[metric]} for step in validated]
     return {
         "name": name[:200],
@@ -111,6 +115,19 @@ def _stage(name: str, known: Mapping[str, Any], curves: Curves) -> dict[str, Any
         "shares": [metric for metric in after if is_share(metric, [before, after, *history])],
         "curves": [{"name": metric[:200], **drawn(curve)} for metric, curve in curves.items()],
     }
+
+
+def part_names(path: Path) -> list[str]:
+    """Return the names of the parts of the reward in a rollouts file, as its first group has them."""
+    with path.open("rb") as file:
+        record = parse_line(file.readline(MAX_LINE))
+
+    def names(score: Mapping[str, Any], prefix: str = "") -> list[str]:
+        inner = score.get("parts") or {}
+        return [name for part in inner for name in (f"{prefix}{part}", *names(inner[part], f"{prefix}{part}."))]
+
+    scores = record["scored"]["scores"] if record else []
+    return names(scores[0])[:MAX_PARTS] if scores else []
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -45,7 +45,7 @@ function drawBar() {
   const withNow = state.with.length || !state.run ? {} : { with: [state.run] };
   bar.replaceChildren(el("div", { class: "bar" }, el("a", { class: "brand", href: "#view=runs" }, "rewardsmith"),
     el("nav", { "aria-label": "Views" }, tab("runs", {}), now ? [tab("run", {}), tab("rollouts", {})] : null, tab("compare", withNow)),
-    now && ["run", "rollouts"].includes(state.view) ? [run, stateChip(now.state)] : null,
+    now && ["run", "rollouts"].includes(state.view) ? [run, state.view === "rollouts" ? stateChip(now.state) : null] : null,
     el("span", { class: "grow" }), source.live ? el("span", { class: "live", title: "the page follows the runs" }, "live") : chip("bundle"),
     button("?", help, { "aria-label": "Keys", class: "round" })), el("div", { id: "notice" }));
 }

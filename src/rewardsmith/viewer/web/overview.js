@@ -182,7 +182,7 @@ function lessons(one, part) {
 function layout(one) {
   const learned = learners(one).flatMap((part) => lessons(one, part));
   const used = new Set(learned.flatMap(([, lines]) => lines.map((line) => line.name)));
-  const all = grouped(one.curves.filter((curve) => !used.has(curve.name)), one.parts || (one.rollouts ? one.rollouts.parts : []));
+  const all = grouped(one.curves.filter((curve) => !used.has(curve.name)), one.parts);
   const still = ([, lines]) => lines.every(isConstant);
   const groups = all.map(([prefix, charts]) => [prefix, charts.filter((entry) => !still(entry))]).filter(([, charts]) => charts.length);
   const flat = all.flatMap(([, charts]) => charts.filter(still).flatMap(([, lines]) => lines));
