@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from rewardsmith import Score
 from rewardsmith.viewer import bundle
 from rewardsmith.viewer.rollout_view import IN_VIEWER, group_view
 from rewardsmith.viewer.run_list import RunList
@@ -46,13 +47,12 @@ def test_every_group_is_in_a_file_of_its_lines(tmp_path: Path, monkeypatch: pyte
         shown = json.loads((data / "r0" / "s0" / f"groups-{at // 4}.json").read_text())[str(at)]
         assert shown == json.loads(json.dumps(group_view(record, IN_VIEWER)))
         values = [score.value for score in record.scored.scores]
-        assert [one["reward"] for one in row["rollouts"]] == pytest.approx(values, rel=1e-5)
+        assert [one["reward"] is None for one in row["rollouts"]] == [value is None for value in values]
+        assert [one["reward"] or 0 for one in row["rollouts"]] == pytest.approx([v or 0 for v in values], rel=1e-5)
 
 
 def test_names_of_runs_and_stages_are_no_paths(tmp_path: Path) -> None:
     name = HOSTILE.replace("/", "∕")
-    from rewardsmith import Score
-
     write_lines(tmp_path / "runs" / name / "rollouts" / "..evil &<b>.jsonl", [line(HOSTILE, Score(1.0))])
     bundle.write_bundle(RunList([tmp_path / "runs"]), tmp_path / "site")
     files = sorted(str(path.relative_to(tmp_path / "site")) for path in (tmp_path / "site" / "data").rglob("*.json"))
