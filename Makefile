@@ -7,11 +7,11 @@ CHROMIUM ?= /usr/bin/chromium
 VERL   := .venv-verl
 RUN    := $(VENV)/bin/
 
-.PHONY: help quickstart recipes test test-slow test-servers test-browser test-scale test-scale-slow quickstart-verl fuzz check format bench bench-rules bench-verifiers bench-judges bench-embedded bench-sft bench-prime bench-scale parity clean
+.PHONY: $(shell sed -nE 's/^([a-z-]+):.*## .*/\1/p' $(firstword $(MAKEFILE_LIST)))
 .DEFAULT_GOAL := help
 
 help:            ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 18
 
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -21,7 +21,8 @@ $(VENV)/.ready: pyproject.toml
 # The peers' own requirements are large (ray, transformers); they never touch the main environment.
 $(PEERS)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(PEERS)
-	$(PEERS)/bin/pip install --quiet --disable-pip-version-check "torch==2.13.0" -e ".[peers]"
+	$(PEERS)/bin/pip install --quiet --disable-pip-version-check "torch==2.13.0" -e ".[peers]" beartype hypothesis pytest
+	$(PEERS)/bin/pip install --quiet --disable-pip-version-check --no-deps "openrlhf==0.11.2" # the rest of it needs CUDA
 	@touch $@
 
 # A real model server, vLLM on a CPU, for the tests. What it brings for pictures and sound does not fit its torch.
@@ -51,7 +52,13 @@ test: $(VENV)/.ready ## run the tests, five minutes on two CPU cores
 	$(RUN)pytest -n 4 -m "not slow"
 
 test-slow: $(VENV)/.ready ## run the tests of whole lifecycles, long kill-and-resume loops and the search for false answers
-	$(RUN)pytest -n 3 -m slow
+	$(RUN)pytest -n 3 -m slow --ignore tests/test_wheel.py
+
+test-wheel: $(VENV)/.ready ## build sdist and wheel, install the wheel in a clean environment, and train with it
+	$(RUN)pytest tests/test_wheel.py -m slow
+
+dist: $(VENV)/.ready ## build sdist and wheel into dist/
+	$(RUN)python -m build
 
 test-servers: $(VENV)/.ready $(SERVERS)/.ready ## run the tests with a real model server, three to six minutes on two CPU cores
 	REWARDSMITH_SERVER_PYTHON=$(SERVERS)/bin/python $(RUN)pytest tests/servers
@@ -63,6 +70,9 @@ $(CHROMIUM):
 
 test-browser: $(VENV)/.ready | $(CHROMIUM) ## run the tests of the pages in a real Chromium, one minute on two CPU cores
 	REWARDSMITH_CHROMIUM=$(CHROMIUM) $(RUN)pytest tests/browser
+
+test-peers: $(PEERS)/.ready ## run the tests with real TRL, verifiers and OpenRLHF, one to two minutes on two CPU cores
+	$(PEERS)/bin/pytest tests/peers
 
 quickstart-verl: $(VERL)/.ready ## the same on verl's workers over Ray: two processes on the CPU, about five minutes
 	$(VERL)/bin/rewardsmith run recipes/scale/quickstart_verl.toml --on verl
@@ -98,6 +108,9 @@ bench-verifiers: $(VENV)/.ready ## count the errors of our answer rules beside m
 bench-judges: $(VENV)/.ready $(PEERS)/.ready ## time judges, with faults and without, beside verl, verifiers and openai
 	$(RUN)python benchmarks/judges.py
 
+bench-serve: $(VENV)/.ready ## time the reward server; stop it under load; let the judge behind it fail
+	$(RUN)python benchmarks/serve.py
+
 bench-embedded: $(VENV)/.ready $(PEERS)/.ready ## time policy steps of the embedded engine beside TRL's
 	$(RUN)python benchmarks/embedded.py
 
@@ -110,8 +123,16 @@ bench-prime: $(VENV)/.ready ## time policy steps with an implicit process reward
 bench-scale: $(VERL)/.ready ## time policy steps on verl's workers and with verl's own trainer, on a CPU
 	$(VERL)/bin/python benchmarks/scale.py
 
+$(VENV)/.docs: $(VENV)/.ready
+	$(RUN)pip install --quiet --disable-pip-version-check -e ".[docs]"
+	@touch $@
+
+docs: $(VENV)/.docs ## build the documentation into site/; a broken link or anchor is an error
+	NO_MKDOCS_2_WARNING=1 $(RUN)mkdocs build --strict --quiet
+	@echo "open site/index.html, or: $(RUN)python -m http.server --directory site"
+
 parity: $(PEERS)/.ready ## recompute the reference values of verl and TRL that the tests compare with
 	$(PEERS)/bin/python -m tests.parity.make_references
 
 clean:           ## remove the environments and caches
-	rm -rf $(VENV) $(PEERS) $(SERVERS) $(VERL) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf site $(VENV) $(PEERS) $(SERVERS) $(VERL) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -109,7 +109,7 @@ def main(work: dict[str, Any]) -> None:
         "ray_kwargs.ray_init.include_dashboard": False,
         "ray_kwargs.ray_init.runtime_env.env_vars": environment(scale) | {"VERL_FILE_LOGGER_PATH": work["metrics"]},
     }
-    for key, value in settings.items():
+    for key, value in (settings | work.get("settings", {})).items():
         verl.put(key, value)
     OmegaConf.set_struct(verl.config, False)
     run_ppo(verl.config, task_runner_class=TaskRunnerV1)

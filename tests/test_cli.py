@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rewardsmith import __version__
-from rewardsmith.cli import JOBS, main
+from rewardsmith.cli import GROUPS, JOBS, app, main
 
 QUICKSTART = str(Path(__file__).parents[1] / "recipes" / "quickstart.toml")
 
@@ -67,12 +67,37 @@ def test_a_real_process_shows_no_traceback_and_survives_a_closed_pipe(tmp_path: 
 
 def test_help_is_not_cut_at_80_columns(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    for command in ("", "run", "explain", "cache", "cache stats", "cache clear", "prepare", *JOBS):
+    for command in (
+        "",
+        "init",
+        "list",
+        "show",
+        "run",
+        "explain",
+        "cache",
+        "cache stats",
+        "cache clear",
+        "prepare",
+        *JOBS,
+    ):
         assert run(monkeypatch, *command.split(), "--help") == 0
         printed = capsys.readouterr().out
         assert "Usage: " in printed, command
         assert max(map(len, printed.splitlines())) <= 80, command
         assert not re.findall(r"\S+…", printed), command
+
+
+def test_help_shows_every_command_in_a_group(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "--help") == 0
+    printed = capsys.readouterr().out
+    grouped = {name for names in GROUPS.values() for name in names}
+    assert {name for name in app if name != "-h"} <= grouped
+    assert "─ Commands ─" not in printed
+    for title in ("Start", "Run", "Data", "Measure", "Look"):
+        assert f"─ {title} ─" in printed
+    assert printed.index("rewardsmith run quickstart") < printed.index("─ Start ─")
 
 
 def test_the_package_is_a_command() -> None:

@@ -46,8 +46,6 @@ SCORE = "\n    async def score(self, group): ...\n"
         ("class R:\n    def __init__(self, *, model_config: int = 1): ..." + SCORE, "cannot be read from a recipe"),
         ("class R:\n    def __init__(self, *, type: int = 1): ..." + SCORE, "'type', which means something else"),
         ("class R: ...", "a class with score()"),
-        ("def R(group): ...", "a class with score()"),
-        ("def R(prompt, text): ...", 'type = "rule", rule = "own_module_0:R"'),
         ("import sys; sys.exit(3)", "SystemExit"),
     ],
 )

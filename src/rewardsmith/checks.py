@@ -76,6 +76,8 @@ def tuple_of(name: str, values: object, kind: type) -> tuple[Any, ...]:
 
 def vector(name: str, values: ArrayLike, dtype: type[np.generic]) -> NDArray[Any]:
     """Return a read-only one-dimensional copy of `values` in `dtype`, checked to hold the same finite numbers."""
+    if isinstance(values, np.ndarray) and values.shape == (0,) and values.dtype == dtype:
+        return values  # nothing in it can change
     try:
         given = np.asarray(values)
     except (TypeError, ValueError, OverflowError) as error:

@@ -9,19 +9,23 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import App, CycloptsError, Group, Parameter
 from rich.console import Console
 from rich.syntax import Syntax
 
 from rewardsmith import __version__
 from rewardsmith.config import import_name
+from rewardsmith.console import print_json, print_tables
 from rewardsmith.errors import UserError
 from rewardsmith.recipe import explain as explain_recipe
 from rewardsmith.recipe import load_recipe, load_table, parse_recipe
+from rewardsmith.recipe_files import completions, find_recipe, recipe_names
 from rewardsmith.runs.cache_command import cache
+from rewardsmith.runs.catalogue import FamilyName, described, family_table, overview
 from rewardsmith.runs.commands import flags_of, input_kind, option_classes, run_command
 from rewardsmith.runs.lookup import explain_reward, is_reward
 from rewardsmith.runs.preflight import RewardTrees, check_for_cluster, warnings
+from rewardsmith.runs.starter_files import next_steps, write_starter
 
 JOBS: dict[str, str] = {
     "prepare gqm-sft": "rewardsmith.data.prepare.gqm:GqmSft",
@@ -37,27 +41,119 @@ JOBS: dict[str, str] = {
 }
 """Jobs that are commands, by the words of the command; imported when one is called."""
 
+GROUPS: dict[str, tuple[str, ...]] = {
+    "Start": ("init", "list", "show", "explain"),
+    "Run": ("run", "plan", "export", "serve"),
+    "Data": ("prepare", "generate"),
+    "Measure": ("score", "evaluate", "evaluate-policy"),
+    "Look": ("view", "cache"),
+    "Setup": ("--install-completion", "--help", "--version"),
+}
+"""The commands as `rewardsmith --help` shows them."""
+_PANELS = {title: Group(title, sort_key=order) for order, title in enumerate(GROUPS)}
+
 app = App(
     name="rewardsmith",
-    help="Train language models against rewards, and train the reward models themselves.",
+    help="""Train language models against rewards, and train the reward models themselves.
+
+```
+rewardsmith run quickstart              train a tiny model, on a CPU
+rewardsmith init own-reward my-project  a recipe with a reward of your own
+rewardsmith explain quickstart          what a recipe does, setting by setting
+rewardsmith list rewards                what a recipe can name
+rewardsmith show judge                  the settings of one, with an example
+```
+
+RECIPE is a TOML file, or the name of a shipped recipe (`rewardsmith list recipes`). Settings are changed on the command
+line: `rewardsmith run quickstart stages.policy.steps=10`. `rewardsmith COMMAND --help` has more examples.""",
     version=f"rewardsmith {__version__}",
     help_format="markdown",
     default_parameter=Parameter(negative=()),
 )
 app.command(cache)
+app.command("rewardsmith.integrations.serve_command:serve", name="serve")
 app.command("rewardsmith.viewer.view_command:view", name="view")
-app.command(App(name="prepare", help="Make the data that reward models are trained on."))
+app.command(App(name="prepare", help="Make the data that reward models and judges are trained on."))
+app.register_install_completion_command(help="Install completion for the shell in use: bash, zsh or fish.")
 
-RecipeFile = Annotated[Path, Parameter(help="a TOML file, such as recipes/quickstart.toml")]
+
+def _complete_recipe(context: Any) -> list[str]:
+    return completions(context.incomplete)
+
+
+RecipeFile = Annotated[
+    Path, Parameter(help="a TOML file, or the name of a shipped recipe such as quickstart", completer=_complete_recipe)
+]
 Overrides = Annotated[str, Parameter(help="KEY.PATH=VALUE: settings to change, such as stages.policy.steps=10")]
+AsJson = Annotated[bool, Parameter(name="--json", help="print JSON instead of tables", show_default=False)]
+All = Annotated[bool, Parameter(name="--all", help="show the rare settings too", show_default=False)]
 
 
-@app.command
+@app.command(usage="Usage: rewardsmith init [NAME] [FOLDER]")
+def init(
+    name: Annotated[
+        str | None, Parameter(help="a shipped recipe; not given: list them", completer=lambda _: list(recipe_names()))
+    ] = None,
+    folder: Annotated[Path, Parameter(help="where to write; made if it is not there")] = Path(),
+    /,
+) -> None:
+    """Write a commented recipe, and the files that it needs, into a folder.
+
+    Without NAME the recipes are listed. Files that are there are never overwritten.
+
+    A reward and data of your own: `rewardsmith init own-reward my-project`
+
+    A judge behind a server: `rewardsmith init judge`
+
+    Other good starts: quickstart, gsm8k, ranker, bradley-terry, prime, rubric.
+    """
+    if name is None:
+        print_tables([family_table("recipes"), "rewardsmith init NAME [FOLDER] writes one"])
+        return
+    sys.stdout.write(next_steps(write_starter(name, folder), folder))
+
+
+@app.command(name="list", usage="Usage: rewardsmith list [FAMILY] [--json]")
+def list_names(
+    family: Annotated[FamilyName | None, Parameter(help="what to list; not given: the families")] = None,
+    /,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """List what a recipe can name, with a line about each: rewards, rules, losses, data, recipes and more.
+
+    `rewardsmith list` shows the families, `rewardsmith list rewards` the names in one.
+    """
+    table = overview() if family is None else family_table(family)
+    if as_json:
+        print_json(table.as_json())
+    else:
+        print_tables([table])
+
+
+@app.command(usage="Usage: rewardsmith show [FAMILY] NAME [--all] [--json]")
+def show(
+    *name: Annotated[str, Parameter(name="NAME", help="a name, or a family and a name where several have it")],
+    everything: All = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a name stands for, its settings and an example: a reward, rule, loss, data source, stage or recipe.
+
+    `rewardsmith show judge` shows everything of that name, `rewardsmith show rules math` the one of a family.
+    """
+    shown = described(name, everything=everything)
+    if as_json:
+        print_json([one.as_json() for one in shown])
+    else:
+        print_tables(part for one in shown for part in one.parts())
+
+
+@app.command(usage="Usage: rewardsmith explain RECIPE [KEY.PATH=VALUE ...] [OPTIONS]")
 def explain(
     recipe: RecipeFile,
     /,
     *overrides: Overrides,
-    everything: Annotated[bool, Parameter(name="--all", help="show the rare settings too")] = False,
+    everything: All = False,
     on: Annotated[
         Literal["embedded", "verl"],
         Parameter(help="verl: print what a run on a cluster gives to verl's workers, checked by verl's own check"),
@@ -68,7 +164,7 @@ def explain(
     The output is a recipe itself: save it, change it, run it. A reward table, a file with a `type` at its top, is
     explained too, with the models that it calls.
 
-    Example: `rewardsmith explain recipes/quickstart.toml stages.policy.advantage.type=rloo`
+    Example: `rewardsmith explain quickstart stages.policy.advantage.type=rloo`
     """
     table = load_table(recipe, overrides)
     checked = None
@@ -113,7 +209,7 @@ export = App(name="export", help="Write a recipe as a job for another system.")
 app.command(export)
 
 
-@export.command(name="verl")
+@export.command(name="verl", usage="Usage: rewardsmith export verl RECIPE FOLDER [KEY.PATH=VALUE ...]")
 def export_for_verl(
     recipe: RecipeFile,
     folder: Annotated[Path, Parameter(help="the folder to write")],
@@ -122,16 +218,16 @@ def export_for_verl(
 ) -> None:
     """Write a recipe as a job for Ray: recipe, verl's configuration, environment, and the command that submits it.
 
-    Example: `rewardsmith export verl recipes/scale/quickstart_verl.toml jobs/quickstart`
+    Example: `rewardsmith export verl scale/quickstart_verl jobs/quickstart`
     """
     table = load_table(recipe, overrides)
     from rewardsmith.runs.verl_export import SUBMIT, export_verl  # noqa: PLC0415 only this needs verl
 
-    export_verl(table, folder, source=recipe)
+    export_verl(table, folder, source=find_recipe(recipe))
     sys.stdout.write(f"{folder / SUBMIT} submits it to a Ray cluster; {folder / 'README.md'} says what is where\n")
 
 
-@app.command
+@app.command(usage="Usage: rewardsmith run RECIPE [KEY.PATH=VALUE ...] [OPTIONS]")
 def run(
     recipe: RecipeFile,
     /,
@@ -142,25 +238,31 @@ def run(
         Parameter(help="auto resumes a run that was stopped; must fails if there is none; never starts a new run"),
     ] = "auto",
     accept_changes: Annotated[
-        bool, Parameter(help="resume although the recipe has changed, such as more steps")
+        bool, Parameter(help="resume although the recipe has changed, such as more steps", show_default=False)
     ] = False,
     on: Annotated[
         Literal["embedded", "verl"],
         Parameter(help="embedded: in this process, on a CPU or one GPU; verl: on the [scale] of the recipe, with Ray"),
     ] = "embedded",
-    ignore_memory: Annotated[bool, Parameter(help="start although the models do not seem to fit the memory")] = False,
+    ignore_memory: Annotated[
+        bool, Parameter(help="start although the models do not seem to fit the memory", show_default=False)
+    ] = False,
 ) -> int:
     """Run a recipe: its stages in order, in one run folder.
 
     Ctrl-C saves a checkpoint and stops; the same command resumes. A second Ctrl-C stops at once, and loses what came
     after the last checkpoint.
 
-    Example: `rewardsmith run recipes/quickstart.toml seed=1`
+    A shipped recipe: `rewardsmith run quickstart`
+
+    Your own, with changes: `rewardsmith run my_recipe.toml stages.policy.steps=10 --folder runs/short`
     """
     checked = load_recipe(recipe, overrides)
     rewards = RewardTrees(checked, str(recipe))
     if on == "verl":
         check_for_cluster(checked, str(recipe))
+    if not recipe.is_file():
+        sys.stderr.write(f"{recipe} is a shipped recipe; rewardsmith init {recipe} writes a copy to change\n")
     sys.stderr.write("importing torch and transformers\n")
     from rewardsmith.runs.start import Stopped, start  # noqa: PLC0415 a mistake in the recipe should not wait for torch
 
@@ -204,10 +306,15 @@ def _register(words: str, job: Any) -> None:
             positional = settings is job and setting in job.arguments
             flag = None if positional else f"--{setting.removeprefix('as_').replace('_', '-')}"
             about = ". ".join(text for text in (info.description, _INPUT_HELP.get(given_as)) if text)
-            of_type: Any = Annotated[kind, Parameter(help=about, name=flag)]
+            shown = default not in (False, None, "", [], {})
+            of_type: Any = Annotated[kind, Parameter(help=about, name=flag, show_default=shown)]
             order = kinds.POSITIONAL_ONLY if positional else kinds.KEYWORD_ONLY
             found[setting] = kinds(setting, order, annotation=of_type, default=default)
-    found["overrides"] = kinds("overrides", kinds.VAR_POSITIONAL, annotation=Overrides)
+    read = {"overrides"} & set(job.model_fields) or {"reward", "model"} & set(
+        map(input_kind, job.model_fields.values())
+    )
+    changes: Any = Annotated[Overrides, Parameter(show=bool(read))]  # hidden where no recipe is read
+    found["overrides"] = kinds("overrides", kinds.VAR_POSITIONAL, annotation=changes)
 
     def command(*arguments: Any, **values: Any) -> int:
         count = len(job.arguments)
@@ -219,6 +326,13 @@ def _register(words: str, job: Any) -> None:
     place.command(command, name=name)
 
 
+def _group_commands() -> None:
+    for title, names in GROUPS.items():
+        for name in names:
+            if name in app:
+                app[name].group, app[name].sort_key = _PANELS[title], names.index(name)
+
+
 def main() -> None:
     """Run the command line; a user's mistake ends with its message and status 2, never with a traceback."""
     for stream in (sys.stdout, sys.stderr):
@@ -226,10 +340,14 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")
     try:
         first = sys.argv[1] if len(sys.argv) > 1 else ""
-        known = {words.split()[0] for words in JOBS} | {"run", "explain", "export", "cache", "view"}
+        jobs = {words.split()[0] for words in JOBS}
+        everything = first not in jobs and (
+            first.startswith("-") or first not in app
+        )  # help, completion, a misspelt one
         for words, place in JOBS.items():
-            if first == words.split()[0] or first not in known:  # a misspelt one needs all for "Did you mean"
+            if everything or first == words.split()[0]:
                 _register(words, import_name(place))
+        _group_commands()
         sys.exit(app(sys.argv[1:], exit_on_error=False, print_error=False, result_action="return_value") or 0)
     except (UserError, CycloptsError) as error:
         sys.stderr.write(f"error: {error}\n")

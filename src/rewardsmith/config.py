@@ -48,13 +48,15 @@ class Settings(BaseModel):
 class Chosen:
     """A table with a `type`: the function or class behind the name, and its validated settings with every default.
 
-    `slot` has the settings of the place where the choice stands, such as the weight of a reward in a sum.
+    `slot` has the settings of the place where the choice stands, such as the weight of a reward in a sum. `given` is a
+    Python object in the place of a name: the component itself, or what `target` wraps.
     """
 
     name: str
     target: Callable[..., Any]
     settings: Settings
     slot: Settings | None = None
+    given: Any = None
 
     def arguments(self) -> dict[str, Any]:
         """Return the settings as keyword arguments for `target`."""
@@ -64,8 +66,10 @@ class Chosen:
         """Return `target` called with the settings; a stage, whose settings are the target, returns them."""
         if self.target is type(self.settings):
             return self.settings
+        if isinstance(self.target, type) and isinstance(self.given, self.target):
+            return self.given
         try:
-            return self.target(**self.arguments())
+            return self.target(*([] if self.given is None else [self.given]), **self.arguments())
         except UserError:
             raise
         except Exception as error:  # a user's own class may raise anything
@@ -95,7 +99,8 @@ class Refers:
 class Choice:
     """Marks a setting that chooses a component: `Annotated[Chosen, Choice("reward", "rewardsmith.rewards:REWARDS")]`.
 
-    The setting is a table with a `type` and the component's settings, or just the name.
+    The setting is a table with a `type` and the component's settings, or just the name. From Python the type may be a
+    class, a function or an object instead of a name.
 
     Attributes:
         what: what is chosen, for messages: "reward".
@@ -105,6 +110,7 @@ class Choice:
         methods: what a class must have to be chosen.
         inputs: how many positional arguments a function must take; 0 where a class is chosen.
         otherwise: advice about a function where a class is needed, or the other way round; has {name}.
+        wraps: `module:Class` that makes a component of a Python object which is none, such as a plain function.
     """
 
     what: str
@@ -114,6 +120,7 @@ class Choice:
     methods: tuple[str, ...] = ()
     inputs: int = 0
     otherwise: str = ""
+    wraps: str = ""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Validate with `choose`."""
@@ -123,21 +130,23 @@ class Choice:
         """Return the component that a table or a name stands for; a `PydanticCustomError` holds all problems."""
         if isinstance(value, Chosen):
             return value
-        table = {"type": value} if isinstance(value, str) else value
-        if not isinstance(table, dict):
-            raise PydanticCustomError("not_a_table", f"must be a table with a type, or the name of {a(self.what)}")
+        table = value if isinstance(value, dict) else {"type": value}
         names = import_name(self.table)
         name = table.get("type", self.default)
-        if name == "":
+        if name is None or isinstance(name, bool | int | float | dict):
+            raise PydanticCustomError("not_a_table", f"must be a table with a type, or the name of {a(self.what)}")
+        if isinstance(name, str) and name == "":
             raise PydanticCustomError("no_type", f'has no type. Set type = "…". Known: {listing(names)}')
         place = self.slot.model_fields if self.slot else {}
         try:
-            target = self._resolve(names, name)
-            model = settings_of(target)
+            target, given = self._resolve(names, name)
+            is_itself = isinstance(target, type) and isinstance(given, target)
+            model = Settings if is_itself else settings_of(target)
             if clash := {"type", *place} & set(model.model_fields):
                 raise UserError(f"{name} has a setting {min(clash)!r}, which means something else here: rename it")
         except UserError as error:
-            raise _found([Problem("type", str(error), shown(name))]) from None
+            raise _found([Problem("type", str(error), shown(name) if isinstance(name, str) else "")]) from None
+        name = name if isinstance(name, str) else python_name(name)
         problems: list[Problem] = []
         settings: list[Any] = []
         for kind, at_place in ((model, False), (self.slot, True)):
@@ -149,28 +158,45 @@ class Choice:
                 problems += problems_of(error, kind, owner=f'{self.what} "{name}"', also=place)
         if problems:
             raise _found(problems)
-        return Chosen(name, target, *settings)
+        own, at_place_settings = settings
+        return Chosen(name, target, own, at_place_settings, given)
 
-    def _resolve(self, names: Mapping[str, Callable[..., Any]], name: object) -> Callable[..., Any]:
-        """Return what `name` stands for: an entry of `names`, or the object at `module:Name`."""
-        if not isinstance(name, str):
-            raise UserError(f"the name of {a(self.what)} is text")
-        if name in names:
-            return names[name]
-        if ":" not in name:
+    def _resolve(self, names: Mapping[str, Callable[..., Any]], name: object) -> tuple[Callable[..., Any], Any]:
+        """Return what `name` stands for, and the Python object that it is made of, if any.
+
+        That is an entry of `names`, or the object at `module:Name`; from Python also a class, a function or an object.
+        """
+        if isinstance(name, str) and name in names:
+            return names[name], None
+        if isinstance(name, str) and ":" not in name:
             meant = hint(name, self.what) or nearest(name, names)
             raise UserError(f"unknown {self.what}.{meant} Known: {listing(names)}, or your own as module:Name")
-        target: Any = import_name(name)
+        if isinstance(name, str) and name.endswith("()"):
+            raise UserError(f"{name} was an object of a Python program: give {a(self.what)} again from Python")
+        target: Any = import_name(name) if isinstance(name, str) else name
         if self.inputs:
             fits, needed = _takes(target, self.inputs), f"a function of {self.inputs} positional arguments"
             needed += "; its settings are keyword-only, after a *"
         else:
-            fits = isinstance(target, type) and all(callable(getattr(target, one, None)) for one in self.methods)
+            fits = all(callable(getattr(target, one, None)) for one in self.methods)
             needed = f"a class with {'(), '.join(self.methods)}()" if self.methods else "a class"
+            if fits and self.methods and not isinstance(target, type):
+                return type(target), target
+            fits = fits and isinstance(target, type)
+        if not fits and self.wraps and not isinstance(target, type):
+            return import_name(self.wraps), target
         if not fits:
             advice = f". {self.otherwise.format(name=name)}" if self.otherwise else ""
-            raise UserError(f"{name} cannot be {a(self.what)}: that is {needed}{advice}")
-        return target  # type: ignore[no-any-return]
+            shown_name = name if isinstance(name, str) else python_name(name)
+            raise UserError(f"{shown_name} cannot be {a(self.what)}: that is {needed}{advice}")
+        return target, None
+
+
+def python_name(value: Any) -> str:
+    """Return `module:Name` of a function or class, and `module:Class()` of another object."""
+    if isinstance(value, type) or inspect.isroutine(value):
+        return f"{value.__module__}:{value.__qualname__}"
+    return f"{type(value).__module__}:{type(value).__qualname__}()"
 
 
 def _takes(function: object, inputs: int) -> bool:
@@ -241,7 +267,8 @@ def settings_of(target: Callable[..., Any]) -> type[Settings]:
     except Exception as error:  # noqa: BLE001 annotations are evaluated: they may raise anything
         raise UserError(f"cannot read the settings from the signature of {name}: {error}") from None
     if isinstance(target, type):
-        loose = [p.name for p in parameters[1:] if p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
+        given = getattr(target, "given", "")  # the parameter for an object that the class wraps, see `Choice.wraps`
+        loose = [p.name for p in parameters[1:] if p.kind is p.POSITIONAL_OR_KEYWORD and p.name != given]
         if loose and target.__init__ is not object.__init__:  # type: ignore[misc]
             raise UserError(
                 f"the settings of {name} must be keyword-only: write `def __init__(self, *, {loose[0]}, …)`,"

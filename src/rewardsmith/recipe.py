@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -20,13 +20,16 @@ from pydantic import Field, ValidationError
 from pydantic.fields import FieldInfo
 
 from rewardsmith.config import Choice, Chosen, Refers, Settings, problems_of, summary
+from rewardsmith.data import SOURCE
 from rewardsmith.engines.model_settings import offload_problems
 from rewardsmith.errors import Problem, RecipeError, UserError, listing, nearest
 from rewardsmith.masking import HIDDEN, names_secret, shown, without_secrets
+from rewardsmith.recipe_files import read_recipe
 from rewardsmith.rewards.implicit import Implicit
 from rewardsmith.scale.scale_settings import ScaleSettings
 
 ModelChoice = Annotated[Chosen, Choice("model", "rewardsmith.engines:MODELS", default="embedded")]
+StageChoice = Annotated[Chosen, Choice("stage", "rewardsmith.trainers:STAGES")]
 TrackerChoice = Annotated[
     Chosen, Choice("tracker", "rewardsmith.runs.trackers:TRACKERS", methods=("start", "log", "close"))
 ]
@@ -57,16 +60,14 @@ class Recipe(Settings):
     )
     cache: CacheFolder = None
     models: ModelTables = Field(default={})
-    data: dict[str, Annotated[Chosen, Choice("data source", "rewardsmith.data:SOURCES", methods=("prompts",))]] = Field(
+    data: dict[str, Annotated[Chosen, SOURCE]] = Field(
         default={}, description="where prompts and demonstrations come from, by name"
     )
     scale: ScaleSettings | None = Field(default=None, description="several GPUs or machines, for `run --on verl`")
     trackers: list[TrackerChoice] = Field(
         default=[], description="where metrics are also written: tensorboard, wandb, trackio"
     )
-    stages: list[Annotated[Chosen, Choice("stage", "rewardsmith.trainers:STAGES")]] = Field(
-        min_length=1, description="what happens, in order"
-    )
+    stages: list[StageChoice] = Field(min_length=1, description="what happens, in order")
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
@@ -75,9 +76,8 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
 
 
 def load_table(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """Return a TOML file after the overrides, not yet checked; its `module:Name`s can then be imported."""
-    file = Path(path)
-    table = _read(file)
+    """Return a TOML file, or a shipped recipe by name, after the overrides; its `module:Name`s can then be imported."""
+    file, table = read_recipe(path)
     for change in overrides:
         override(table, change)
     # A user's own `module:Name` may be in the folder of the recipe or in the current one. Last: nothing is shadowed.
@@ -94,16 +94,20 @@ def parse_recipe(table: dict[str, Any], *, source: str = "recipe") -> Recipe:
     return recipe
 
 
-def parse_models(table: dict[str, Any], reward: Settings | Chosen, *, source: str) -> Around:
-    """Return the validated `[models]` and `cache` of a reward; every model that it names must be there."""
+def parse_models(
+    table: dict[str, Any], reward: Settings | Chosen, *, source: str, given: Collection[str] = ()
+) -> Around:
+    """Return the validated `[models]` and `cache` of a reward; every model that it names must be there, or `given`."""
     around: Around = _parsed(Around, table, source)
-    require_models(reward, around.models, source=source)
+    require_models(reward, around.models, source=source, given=given)
     return around
 
 
-def require_models(whole: Settings | Chosen, models: Mapping[str, Chosen], *, source: str) -> None:
+def require_models(
+    whole: Settings | Chosen, models: Mapping[str, Chosen], *, source: str, given: Collection[str] = ()
+) -> None:
     """Raise a `RecipeError` unless every model that a table names is there, and can do what it is named for."""
-    _refuse(source, [*_dangling(whole, {"models": models}), *_model_problems(whole, models)])
+    _refuse(source, [*_dangling(whole, {"models": models}, given), *_model_problems(whole, models)])
 
 
 def _parsed(kind: type[Settings], table: dict[str, Any], source: str) -> Any:
@@ -118,18 +122,6 @@ def _refuse(source: str, problems: list[Problem]) -> None:
         raise RecipeError(source, problems)
 
 
-def _read(file: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        others = [p.name for p in file.parent.glob("*.toml")] if file.parent.is_dir() else []
-        raise UserError(f"there is no recipe {str(file)!r}.{nearest(file.name, others)}") from None
-    except OSError as error:
-        raise UserError(f"cannot read the recipe {str(file)!r}: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:  # not UTF-8, not TOML, or an integer of thousands of digits
-        raise UserError(f"{file}: not valid TOML: {error}") from None
-
-
 def override(table: dict[str, Any], change: str) -> None:
     """Apply `key.path=value` to a parsed recipe, in place.
 
@@ -142,6 +134,12 @@ def override(table: dict[str, Any], change: str) -> None:
         change = f"{key}={HIDDEN}"  # for messages
     if not equals or not key.strip():
         raise UserError(f"cannot read the override {change!r}: write it as key.path=value")
+    set_value(table, key, _value(text), shown_as=change)
+
+
+def set_value(table: dict[str, Any], key: str, value: object, *, shown_as: str = "") -> None:
+    """Set `key.path` of a parsed recipe to a value, in place; see `override`."""
+    change = shown_as or key
     try:
         *parents, last = _key_path(key)
     except (ValueError, RecursionError) as error:
@@ -153,7 +151,7 @@ def override(table: dict[str, Any], change: str) -> None:
         if not isinstance(place, dict | list):
             raise UserError(f"{'.'.join(parents)} is {shown(place)}, not a table")
         key_or_index: Any = _index(place, last) if isinstance(place, list) else last
-        place[key_or_index] = _value(text)
+        place[key_or_index] = value
         if parents[:1] == ["stages"] and len(parents) == 2 and last in _EITHER and isinstance(place, dict):
             place.pop(_EITHER[last], None)
     except UserError as error:
@@ -243,10 +241,10 @@ _OFFERS = {
 }
 
 
-def _dangling(whole: Settings | Chosen, tables: Mapping[str, Any]) -> Iterator[Problem]:
+def _dangling(whole: Settings | Chosen, tables: Mapping[str, Any], given: Collection[str] = ()) -> Iterator[Problem]:
     """Yield a problem for every setting that names a model or a data source that is not there."""
     for path, mark, value in marked(whole):
-        if mark.table not in tables:  # a command's own data
+        if mark.table not in tables or value in given:  # a command's own data, an object of a program
             continue
         known = tables[mark.table]
         if value in known and mark.offer and mark.offer not in known[value].settings.offers:
@@ -344,9 +342,9 @@ def _lines(path: str, table: Settings | Chosen, everything: bool) -> Iterator[st
         elif any(places(value)):
             inner.append((name, info, value))
         elif value is None:
-            rows.append((f"# {name} =", f"{_about(info)} (not set)".strip()))
+            rows.append((f"# {name} =", f"{about_setting(info)} (not set)".strip()))
         else:
-            rows.append((f"{name} = {toml(value)}", _about(info)))
+            rows.append((f"{name} = {toml(value)}", about_setting(info)))
     width = min(44, max((len(setting) for setting, _ in rows), default=0))
     yield from (f"{setting:<{width}}  # {about}".rstrip(" #") for setting, about in rows)
     for name, info, value in inner:
@@ -362,7 +360,7 @@ def _is_rare(table: Settings | Chosen, name: str) -> bool:
     return False
 
 
-def _about(info: FieldInfo) -> str:
+def about_setting(info: FieldInfo) -> str:
     """Return the description of a setting, with its alternatives where it is one of a few words."""
     about, kinds = info.description or "", (info.annotation, *get_args(info.annotation))
     words = [str(word) for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)]

@@ -13,15 +13,18 @@ import base64
 import json
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rewardsmith.errors import UserError, listing, nearest
+
+if TYPE_CHECKING:
+    from rewardsmith.types import ScoredGroup
 
 Noun = TypeVar("Noun")
 
@@ -36,8 +39,13 @@ def dumps(noun: object) -> str:
 
 def loads(kind: type[Noun], line: str | bytes) -> Noun:
     """Return the `kind` that `line` holds; a `UserError` names what is wrong with it."""
+    return from_json(kind, read_json(line))
+
+
+def read_json(text: str | bytes) -> Any:
+    """Return JSON from outside as plain values; a `UserError` if it is none, repeats a key or is nested too deeply."""
     try:
-        return from_json(kind, json.loads(line, object_pairs_hook=_table))
+        return json.loads(text, object_pairs_hook=_table)
     except UserError:
         raise
     except ValueError as error:  # not JSON, not UTF-8, or an integer of thousands of digits
@@ -61,9 +69,41 @@ def to_json(value: object) -> Any:
     return value
 
 
+def flat_rows(scored: ScoredGroup, advantages: Sequence[float | None] = ()) -> Iterator[dict[str, Any]]:
+    """Yield one table without inner tables for each rollout: text, reward, failure, advantage, and the parts.
+
+    A part has the columns `part/NAME` (None where it has no value), `part/NAME/failure` and `part/NAME/feedback`.
+    """
+    group = scored.group
+    for i, (rollout, score) in enumerate(zip(group.rollouts, scored.scores, strict=True)):
+        row: dict[str, Any] = {
+            "prompt_id": group.prompt.id,
+            "source": group.prompt.source,
+            "prompt": group.prompt.messages[-1].content,
+            "answer": group.prompt.answer,
+            "rollout": i,
+            "response": rollout.text,
+            "tokens": len(rollout.tokens),
+            "stop_reason": rollout.stop_reason,
+            "reward": score.value,
+            "advantage": advantages[i] if i < len(advantages) else None,
+            "failure": score.failure and score.failure.kind,
+            "failure_detail": score.failure and score.failure.detail,
+            "feedback": score.feedback,
+        }
+        for name, part in score.named_parts():
+            row[f"part/{name}"] = part.value
+            row[f"part/{name}/failure"] = part.failure and part.failure.kind
+            row[f"part/{name}/feedback"] = part.feedback
+        yield row
+
+
 def from_json(kind: type[Noun], value: object) -> Noun:
     """Return the `kind` that the plain JSON `value` describes; missing fields take their defaults."""
-    return _decode(kind, value, kind.__name__)  # type: ignore[no-any-return]
+    try:
+        return _decode(kind, value, kind.__name__)  # type: ignore[no-any-return]
+    except RecursionError:
+        raise UserError("not usable JSON: nested too deeply") from None
 
 
 @cache

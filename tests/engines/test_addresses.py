@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from rewardsmith.engines.client.dispatcher import MAX_COOLDOWN, MAX_HOLD, AddressPool
-from rewardsmith.engines.client.http_client import Endpoint
 from rewardsmith.engines.model_settings import ClientSettings
+from rewardsmith.http.http_client import Endpoint
 
 
 class JumpingSelector(selectors.SelectSelector):

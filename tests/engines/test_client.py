@@ -13,9 +13,9 @@ import pytest
 
 import rewardsmith
 from rewardsmith.engines.client import served_model
-from rewardsmith.engines.client.http_client import Endpoint
 from rewardsmith.engines.client.replies import parse_completion
 from rewardsmith.errors import UserError
+from rewardsmith.http.http_client import Endpoint
 from rewardsmith.llm import ChatRequest, ModelCallError
 from rewardsmith.types import Message
 from tests.engines.call_helpers import client, kind_of, outcome, question, run_async

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rewardsmith.engines.client import replies
-from rewardsmith.engines.client.replies import RequestError, retry_after
+from rewardsmith.http.request_errors import RequestError, retry_after
 from rewardsmith.llm import ChatReply, ModelCallError
 from tests.engines.call_helpers import client, kind_of, outcome, question, run_async
 from tests.engines.faulty import FAULTS, Behaviour, FaultyServer, status

@@ -246,8 +246,14 @@ def test_http_errors_of_a_users_own_reward(client: str) -> None:
         assert values(odd("Service", url=url, client=client, failure={"wait": 30.0}), {}, {}) == [1.0, 1.0]
     assert statuses == [503, 0, 200]
     with service([429, 404, 500]) as (url, _):
-        for kind in ("unreachable", "crashed", "crashed"):
+        for kind in ("unreachable", "refused", "refused"):
             assert values(odd("Service", url=url, client=client, failure={"wait": 0.0}), {}) == [kind]
+    with service([500, 404]) as (url, statuses):  # 500 is tried again, 404 is not
+        assert values(odd("Service", url=url, client=client, failure={"wait": 30.0}), {}) == ["refused"]
+    assert statuses == [500, 404]
+    with service([500] * 20) as (url, statuses):  # it never stops the run: these answers may be the cause
+        assert values(odd("Service", url=url, client=client, failure={"wait": 30.0}), {}) == ["refused"]
+    assert len(statuses) == 1 + component.MAX_REPEATS
 
 
 @pytest.mark.usefixtures("quick")

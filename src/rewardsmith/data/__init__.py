@@ -1,9 +1,9 @@
 """Where prompts and demonstrations come from, by name."""
 
-from rewardsmith.config import Chosen
+from rewardsmith.config import Choice, Chosen
 from rewardsmith.data.arithmetic import Arithmetic, ArithmeticGrading
 from rewardsmith.data.reasoning_gym import ReasoningGym
-from rewardsmith.data.row_items import Jsonl, Parquet
+from rewardsmith.data.row_items import Jsonl, Parquet, Rows
 from rewardsmith.data.source import CheckedSource, Reads, Source
 from rewardsmith.data.translation import Translation, TranslationRanking
 
@@ -17,14 +17,21 @@ SOURCES: dict[str, type[Source]] = {
     "translation-ranking": TranslationRanking,
 }
 
+SOURCE = Choice(
+    "data source", "rewardsmith.data:SOURCES", methods=("prompts",), wraps="rewardsmith.data.row_items:Rows"
+)
+"""The choice of a data source; from Python also rows: a list of tables, a pandas frame, a `datasets.Dataset`."""
+
 
 def open_source(name: str, chosen: Chosen) -> Source:
     """Return the data source that the table `name` of a recipe describes; items of a user's own are checked."""
     source: Source = chosen.build()
-    return CheckedSource(f"data.{name} ({chosen.name})", source) if ":" in chosen.name else source
+    is_own = ":" in chosen.name and not isinstance(source, Rows)
+    return CheckedSource(f"data.{name} ({chosen.name})", source) if is_own else source
 
 
 __all__ = [
+    "SOURCE",
     "SOURCES",
     "Arithmetic",
     "ArithmeticGrading",
@@ -32,6 +39,7 @@ __all__ = [
     "Parquet",
     "Reads",
     "ReasoningGym",
+    "Rows",
     "Source",
     "Translation",
     "TranslationRanking",

@@ -17,11 +17,13 @@ import random
 from array import array
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from rewardsmith.data.rows import Row, RowError, printable
 from rewardsmith.errors import UserError, listing, nearest
@@ -327,8 +329,20 @@ def parse_row(table: Any) -> Row:
     return row
 
 
-def _json_value(name: str, value: object) -> Any:
-    """Return a value of Parquet as JSON has it: dates as ISO text, decimals as text, bytes as the text they hold."""
+def parse_table(row: object) -> Row | RowError:
+    """Return a row that a Python program gives with JSON values only, or what is wrong with it."""
+    if not isinstance(row, Mapping):
+        return RowError(f"it is of type {type(row).__name__}: a row is a table")
+    try:
+        return {str(name): _json_value(str(name), value) for name, value in row.items()}
+    except RowError as error:
+        return error
+
+
+def _json_value(name: str, value: Any) -> Any:
+    """Return a value as JSON has it: arrays as lists, dates as ISO text, decimals as text, bytes as their text."""
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
     if isinstance(value, dict):
         return {key: _json_value(f"{name}.{key}", item) for key, item in value.items()}
     if isinstance(value, list | tuple):

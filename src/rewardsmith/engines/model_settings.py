@@ -268,7 +268,7 @@ class ServerSettings(ClientSettings):
     @field_validator("urls", mode="before")
     @classmethod
     def _are_urls(cls, urls: Any) -> Any:
-        from rewardsmith.engines.urls import read_url  # noqa: PLC0415 only a recipe with a server needs it
+        from rewardsmith.http.urls import read_url  # noqa: PLC0415 only a recipe with a server needs it
 
         if not isinstance(urls, list | tuple) or not all(isinstance(url, str) for url in urls):
             raise _refused({"": 'must be a list of texts, such as ["http://localhost:8000/v1"]'})

@@ -12,6 +12,7 @@ from rewardsmith.rewards.base import CannotScore, Halt, Reward
 from rewardsmith.rewards.component import Component
 from rewardsmith.rewards.compose import Cascade, Fallback, Gate, Mixed, Product, Route, Sum
 from rewardsmith.rewards.failures import in_place
+from rewardsmith.rewards.http_service import HttpService
 from rewardsmith.rewards.implicit import Implicit
 from rewardsmith.rewards.judges.custom import CustomJudge
 from rewardsmith.rewards.judges.graders import Rubric, Verifier
@@ -19,14 +20,21 @@ from rewardsmith.rewards.judges.pairwise import Pairwise
 from rewardsmith.rewards.judges.plugin import Plugin
 from rewardsmith.rewards.judges.ranking import RankingJudge
 from rewardsmith.rewards.judges.scalar_judges import Classifier, Similarity
+from rewardsmith.rewards.remote import RemoteReward
 from rewardsmith.rewards.rule import Rule
 from rewardsmith.rewards.step_rewards import Steps
 from rewardsmith.rewards.transform import Clip, Scale, Shape, Standardise
+from rewardsmith.rewards.trl_function import TrlFunction
+from rewardsmith.rewards.verifiers_tasks import VerifiersTasks
 from rewardsmith.rewards.verl_function import VerlFunction
 
 REWARDS: dict[str, type[Reward]] = {
     "rule": Rule,
-    "verl_function": VerlFunction,  # a rule that was written for verl
+    "remote": RemoteReward,  # `rewardsmith serve` on another machine
+    # written for other systems
+    "verl_function": VerlFunction,
+    "trl_function": TrlFunction,
+    "verifiers": VerifiersTasks,
     # a reward for each step
     "steps": Steps,
     # a model scores each answer
@@ -72,4 +80,4 @@ def make_reward(table: str | dict[str, Any], models: Mapping[str, Any] | None = 
         raise RecipeError("reward", problems_in(error, "reward")) from None
 
 
-__all__ = ["REWARD", "REWARDS", "CannotScore", "Component", "Halt", "Reward", "make_reward"]
+__all__ = ["REWARD", "REWARDS", "CannotScore", "Component", "Halt", "HttpService", "Reward", "make_reward"]

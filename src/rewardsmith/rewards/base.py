@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import inspect
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, get_args
@@ -33,6 +33,7 @@ class Reward(Protocol):
     - `whole`: the scores of a group depend on each other, so that after an outage the whole group is scored again;
     - `reads_ends`: it needs the character offsets of tokens (`Rollout.ends`);
     - `parts`: the names of the parts of its scores, so that a failed score has them too;
+    - `async close()` closes what it has opened, such as connections;
     - `facts()`: what its verdicts depend on besides the settings, as JSON, for the record of a run;
     - `async learn(scored, part) -> metrics`, `save(folder)`, `load(folder)`, where it changes during a run: it learns
       from the groups of a step, after the policy has, under its own dotted name `part`, and nowhere else.
@@ -72,9 +73,10 @@ def parts_of(reward: Reward) -> Mapping[str, Part]:
 class CannotScore(Exception):  # noqa: N818 it is no error of the rule
     """Raised by a reward or rule that cannot score; it becomes a `Failure` of that kind."""
 
-    def __init__(self, kind: FailureKind, detail: str) -> None:
+    def __init__(self, kind: FailureKind, detail: str, attempts: int = 1) -> None:
         super().__init__(detail)
         self.kind: FailureKind = kind
+        self.attempts = attempts
 
 
 class Halt(UserError):  # noqa: N818 the reward is at fault, not the program
@@ -121,15 +123,27 @@ def caught(error: BaseException) -> Failure:
     return failure_of(error)
 
 
-def is_client_timeout(error: BaseException) -> bool:
-    """Whether a client inside a reward timed out, which may pass; a timeout that the reward reports is its decision."""
-    return failure_of(error).kind == "timeout" and not isinstance(_first(error), CannotScore | ModelCallError)
+def may_pass(error: BaseException) -> bool:
+    """Whether a client inside a reward timed out or got an error of the service, which a few retries may help.
+
+    A failure that the reward reports itself is its decision.
+    """
+    error = _first(error)
+    if isinstance(error, CannotScore | ModelCallError):
+        return False
+    kind = failure_of(error).kind
+    return kind == "timeout" or (kind == "refused" and any(map(_is_temporary, _chain(error))))
 
 
 # Class names of common clients; their packages need not be installed.
 _NO_CONNECTION = frozenset(
-    {"ConnectionError", "ClientConnectionError", "ConnectError", "APIConnectionError", "gaierror"}
+    {"ConnectionError", "ClientConnectionError", "NetworkError", "APIConnectionError", "gaierror"}
+    | {"ClientPayloadError", "RemoteProtocolError", "ChunkedEncodingError", "IncompleteRead"}  # lost midway
 )
+_NEVER_A_CONNECTION = frozenset(
+    {"SSLCertVerificationError", "InvalidURL", "InvalidUrlClientError", "UnsupportedProtocol"}
+)
+_NOT_READABLE = frozenset({"ContentTypeError", "InvalidJSONError", "DecodingError", "ContentDecodingError"})
 _NO_CONNECTION_IN_TIME = frozenset({"ConnectTimeout", "ConnectionTimeoutError"})
 _TIMED_OUT = frozenset(
     {"TimeoutError", "Timeout", "TimeoutException", "ServerTimeoutError", "APITimeoutError", "TimeoutExpired"}
@@ -138,6 +152,9 @@ _GONE = frozenset({errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN, errno.
 
 _PASSING = frozenset({408, 409, 425, 429, 502, 503, 504, 520, 521, 522, 523, 524, 529})
 """The HTTP status of a service that is overloaded or restarts, or of a proxy in front of one that is gone."""
+
+_PERMANENT = frozenset({501, 505})
+"""The HTTP status of a service that will never accept the request, although it is a 5xx."""
 
 
 def failure_of(error: BaseException) -> Failure:
@@ -153,7 +170,7 @@ def failure_of(error: BaseException) -> Failure:
         detail = f"{type(error).__name__} without a message"
     if kind not in get_args(FailureKind):
         return Failure("crashed", f"{kind!r} is no kind of failure: {detail}")
-    return Failure(kind, detail, error.attempts if isinstance(error, ModelCallError) else 1)
+    return Failure(kind, detail, error.attempts if isinstance(error, CannotScore | ModelCallError) else 1)
 
 
 def _first(error: BaseException) -> BaseException:
@@ -165,23 +182,41 @@ def _first(error: BaseException) -> BaseException:
 
 def _kind(error: BaseException) -> FailureKind:
     """Return the kind of failure of an exception, or of its cause."""
+    causes = [(cause, {kind.__name__ for kind in type(cause).__mro__}) for cause in _chain(error)]
+    if any(names & _NEVER_A_CONNECTION for _, names in causes):
+        return "refused"  # waiting does not help
+    return next((kind for cause in causes if (kind := _kind_of_one(*cause)) is not None), "crashed")
+
+
+def _kind_of_one(error: BaseException, names: set[str]) -> FailureKind | None:
+    """Return the kind of one exception by its HTTP status, or by the names of its classes; None if it is another."""
+    if (status := _http_status(error)) is not None:
+        return "unreachable" if status in _PASSING else "refused"
+    kinds: dict[FailureKind, bool] = {
+        "unparsable": bool(names & _NOT_READABLE),
+        "unreachable": bool(names & _NO_CONNECTION_IN_TIME) or _attribute(error, "errno") in _GONE,
+        "timeout": bool(names & _TIMED_OUT),
+    }
+    otherwise: FailureKind | None = "unreachable" if names & _NO_CONNECTION else None
+    return next((kind for kind, found in kinds.items() if found), otherwise)
+
+
+def _is_temporary(error: BaseException) -> bool:
+    """Whether a service replied that the fault is its own."""
+    status = _http_status(error)
+    return status is not None and status >= 500 and status not in _PERMANENT
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield an exception and its causes, up to five."""
     cause: BaseException | None = error
     for _ in range(5):
         if cause is None:
-            break
-        names = {kind.__name__ for kind in type(cause).__mro__}
-        if (status := _http_status(cause)) is not None:
-            return "unreachable" if status in _PASSING else "crashed"  # a retry would get the same status
-        if names & _NO_CONNECTION_IN_TIME or _attribute(cause, "errno") in _GONE:
-            return "unreachable"
-        if names & _TIMED_OUT:
-            return "timeout"
-        if names & _NO_CONNECTION:
-            return "unreachable"
+            return
+        yield cause
         reason = _attribute(cause, "reason")
         before = None if cause.__suppress_context__ else cause.__context__
         cause = cause.__cause__ or (reason if isinstance(reason, BaseException) else before)
-    return "crashed"
 
 
 def _http_status(error: BaseException) -> int | None:

@@ -23,7 +23,7 @@ from rewardsmith.rewards.base import (
     caught,
     checked_scores,
     failure_of,
-    is_client_timeout,
+    may_pass,
     started,
 )
 from rewardsmith.rewards.failures import LEAF_SETTINGS, FailureSettings, because, failed
@@ -97,6 +97,11 @@ class Component:
         connect(root, log, models)
         return root
 
+    @property
+    def whole(self) -> bool:
+        """Whether the score of a rollout depends on the others of its group."""
+        return bool(getattr(self.reward, "whole", False)) or self._failure.do == "drop-component"
+
     async def check(self) -> None:
         """Raise if the reward cannot work; one that has no `check` can."""
         check = getattr(self.reward, "check", None)
@@ -151,15 +156,15 @@ class Component:
 
     async def _score_with_outage_wait(self, group: RolloutGroup) -> Sequence[Score]:
         """Score a group with a leaf; rollouts that a service could not score are scored again when it is back."""
-        scores, client_timeout = await self._score_once(group)
+        scores, passing = await self._score_once(group)
         begun, pause, repeats = time.monotonic(), FIRST_PAUSE, 0
-        lost = self._lost(scores, range(len(scores)), client_timeout)
+        lost = self._lost(scores, range(len(scores)), passing)
         while lost and self._failure.wait and repeats < MAX_REPEATS:
             failure = scores[lost[0]].failure
             assert failure is not None
             left = begun + self._failure.wait - time.monotonic()
             if left <= 0:
-                silent = self._last_response < begun and not repeats and not client_timeout
+                silent = self._last_response < begun and not repeats and not passing
                 if silent and self._failure.do != "use" and not self.ignore_failures:
                     raise Halt(
                         f'the reward "{self.name}" was unreachable for {self._failure.wait:g} s (failure.wait):'
@@ -168,7 +173,9 @@ class Component:
                 break
             if not self.waiting:
                 self.waiting = True
-                what = "is unreachable" if failure.kind == "unreachable" else "timed out"
+                what = {"unreachable": "is unreachable", "timeout": "timed out"}.get(
+                    failure.kind, "replied with an error"
+                )
                 self.log(f'"{self.name}" {what}, waiting up to {left:.0f} s: {failure.detail[:300]}')
             await asyncio.sleep(min(pause, left))
             pause = min(2 * pause, MAX_PAUSE)
@@ -178,17 +185,17 @@ class Component:
             # Where scores depend on each other, the rest of a group must not be compared with itself alone.
             rows = range(len(scores)) if getattr(self.reward, "whole", False) else lost
             tried = time.monotonic()
-            again, client_timeout = await self._score_once(_subset(group, rows))
+            again, passing = await self._score_once(_subset(group, rows))
             found = dict(zip(rows, again, strict=True))
             scores = [found.get(i, score) for i, score in enumerate(scores)]
-            lost = self._lost(scores, rows, client_timeout)
-            responded = is_up or len(lost) < len(rows) or self._last_response >= tried or client_timeout
+            lost = self._lost(scores, rows, passing)
+            responded = is_up or len(lost) < len(rows) or self._last_response >= tried or passing
             repeats += bool(lost and responded)
         return scores
 
-    def _lost(self, scores: Sequence[Score], rows: Iterable[int], client_timeout: bool) -> list[int]:
+    def _lost(self, scores: Sequence[Score], rows: Iterable[int], passing: bool) -> list[int]:
         """Return the rollouts for which the service did not respond; if there are none, the outage has ended."""
-        kinds = ("unreachable", "timeout") if client_timeout else ("unreachable",)
+        kinds = ("unreachable", "timeout", "refused") if passing else ("unreachable",)
         lost = [i for i in rows if (why := scores[i].failure) is not None and why.kind in kinds]
         if not lost:
             if self.waiting:
@@ -211,16 +218,16 @@ class Component:
         return True
 
     async def _score_once(self, group: RolloutGroup) -> tuple[Sequence[Score], bool]:
-        """Return the reward's scores, and whether a client inside it timed out: the boundary for its exceptions."""
+        """Return the reward's scores, and whether what it raised may pass: the boundary for its exceptions."""
         limit = self._failure.deadline if self._leaf and not hasattr(self.reward, "deadline") else None
-        client_timeout = False
+        passing = False
         try:
             async with asyncio.timeout(limit):
                 try:
                     scores = checked_scores(await started(self.reward, group), group)
                 except BaseException as error:  # noqa: BLE001 a reward may be a user's own code
                     scores = [Score(failure=caught(error))] * len(group.rollouts)
-                    client_timeout = is_client_timeout(error)
+                    passing = may_pass(error)
         except TimeoutError:
             scores = [Score(failure=Failure("timeout", f"no scores within {limit:g} s"))] * len(group.rollouts)
         if self._leaf:
@@ -228,7 +235,7 @@ class Component:
             if self._schema is None:
                 self._schema = next((score for score in scores if score.ok), None)
         try:
-            return ScoredGroup(group, [self._with_all_parts(score) for score in scores]).scores, client_timeout
+            return ScoredGroup(group, [self._with_all_parts(score) for score in scores]).scores, passing
         except (TypeError, ValueError) as error:
             return [self.failed_score(failure_of(error))] * len(scores), False
 

@@ -10,14 +10,13 @@ from pydantic import Field, model_validator
 from rewardsmith.config import Choice, Chosen, Settings
 from rewardsmith.types import NOT_COMPUTED, Failure, Score
 
-_OTHERWISE = 'A function that scores one answer is a rule: reward = {{ type = "rule", rule = "{name}" }}'
-
 Policy = Literal["drop-rollout", "drop-component", "use", "stop"]
 
 
 def reward_choice(slot: type[Settings] | None = None) -> Choice:
     """Return the choice of a reward at a place that may have settings of its own, such as the weight in a sum."""
-    return Choice("reward", "rewardsmith.rewards:REWARDS", slot, methods=("score",), otherwise=_OTHERWISE)
+    wraps = "rewardsmith.rewards.function_reward:FunctionReward"
+    return Choice("reward", "rewardsmith.rewards:REWARDS", slot, methods=("score",), wraps=wraps)
 
 
 LEAF_SETTINGS = ("share", "window", "min_failures", "wait", "deadline")

@@ -140,6 +140,7 @@ class Standardise(_Transform):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.whole = self.over == "group"
         self._window: deque[float] = deque(maxlen=self.window)
 
     async def score(self, group: RolloutGroup) -> tuple[Score, ...]:

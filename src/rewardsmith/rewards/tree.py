@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,6 +38,11 @@ def reads_ends(reward: Reward) -> bool:
     """Whether a reward, or one that it is made of, needs the character offsets of tokens."""
     inner: Reward = getattr(reward, "reward", reward)  # that of a component
     return bool(getattr(inner, "reads_ends", False)) or any(map(reads_ends, components_of(inner).values()))
+
+
+def needs_whole_groups(root: Component) -> bool:
+    """Whether the score of a rollout may depend on the other rollouts of its group."""
+    return any(component.whole for _, component in walk(root))
 
 
 def connect(root: Component, log: Callable[[str], None] | None = None, models: Models | None = None) -> None:
@@ -120,6 +126,12 @@ async def learn(root: Component, scored: Sequence[ScoredGroup]) -> dict[str, flo
             why = failure_of(error).detail  # raises a `Halt` again
             raise Halt(f'the reward "{component.name}" could not learn, and has missed this step: {why}') from error
     return metrics
+
+
+async def close(root: Component) -> None:
+    """Close what the rewards of a tree have opened, such as connections; one that fails keeps no other open."""
+    closing = [getattr(component.reward, "close", None) for _, component in walk(root)]
+    await asyncio.gather(*(one() for one in closing if inspect.iscoroutinefunction(one)), return_exceptions=True)
 
 
 def save(root: Component, folder: Path) -> None:

@@ -8,27 +8,28 @@ function. The first half of this module runs in the trainer, the second half in 
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import json
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field
 
 from rewardsmith.checks import thawed
-from rewardsmith.errors import UserError, listing, nearest
-from rewardsmith.rewards.base import CannotScore, Halt, failure_of
-from rewardsmith.rewards.judges.hooks import MEMORY, awaited, finite_number, unless_halted
-from rewardsmith.rewards.judges.plugin import LOAD_TIMEOUT, PythonFile, file_version
-from rewardsmith.rewards.pool import Call, Pool, shared, shared_waiting
-from rewardsmith.storage import file_facts
+from rewardsmith.errors import UserError, listing
+from rewardsmith.rewards.base import CannotScore, failure_of
+from rewardsmith.rewards.function_file import (
+    MAX_FEEDBACK,
+    MEMORY,
+    FunctionFile,
+    UserFunction,
+    WorkerDeadline,
+    WorkerMemory,
+    number_of,
+)
+from rewardsmith.rewards.judges.hooks import awaited, finite_number, unless_halted
 from rewardsmith.text.judge_replies import Unparsable
 from rewardsmith.types import Failure, Prompt, RolloutGroup, Score
-
-MAX_FEEDBACK = 2_000
-"""Characters of what a function returned besides the score that are kept for the rollouts file."""
 
 NUM_TURNS = 2
 """What verl puts into extra_info for a prompt and its answer."""
@@ -53,22 +54,24 @@ class VerlFunction:
             tuple[str, ...],
             Field(description='names in a returned table that become parts of the score, such as "acc"'),
         ] = (),
-        deadline: Annotated[float, Field(gt=0, description="seconds per answer")] = 30.0,
-        memory: Annotated[int, Field(ge=16, description="MiB that a worker may use for an answer")] = MEMORY,
+        deadline: WorkerDeadline = 30.0,
+        memory: WorkerMemory = MEMORY,
     ) -> None:
-        file = Path(path.removeprefix("file://")).expanduser().resolve()
-        if not file.is_file():
-            raise UserError(f"path = {path!r}: there is no such file; give the path of a Python file")
         if wrong := sorted({"score", ""} & {*parts}):
             raise UserError(f'parts has "{wrong[0]}": the score itself is the value; name other entries of the table')
-        self.parts, self.deadline, self._memory, self._file = tuple(parts), deadline, memory, file
-        arguments = {"name": name, "reward_kwargs": reward_kwargs or {}}
-        self._call = Call(str(file), arguments, version=file_version(file), loader=f"{__name__}:load_verl_function")
-        self._pool: Callable[[], Pool] = shared_waiting if _is_async(file, name) else shared
+        self.parts, self.deadline = tuple(parts), deadline
+        self._function = FunctionFile(
+            path,
+            name,
+            loader=f"{__name__}:load_verl_function",
+            arguments={"reward_kwargs": reward_kwargs or {}},
+            deadline=deadline,
+            memory=memory,
+        )
 
     async def check(self) -> None:
         """Load the file in the worker processes; raises a `UserError` if that fails."""
-        await self._pool().load(self._call, limit=LOAD_TIMEOUT)
+        await self._function.load()
 
     async def score(self, group: RolloutGroup) -> tuple[Score, ...]:
         """Return one score per rollout; equal answers are scored once."""
@@ -79,22 +82,17 @@ class VerlFunction:
 
     async def _score(self, prompt: Prompt, text: str) -> Score:
         try:
-            status, result = await self._pool().result(
-                self._call, _row(prompt), text, deadline=self.deadline, memory=self._memory
-            )
-            if status == "halt":
-                raise Halt(result)
+            value, numbers, feedback = await self._function.result((_row(prompt), text))
         except CannotScore as error:
             failed = Score(failure=failure_of(error))
             return Score(failure=failed.failure, parts=dict.fromkeys(self.parts, failed))
-        value, numbers, feedback = result
         absent = Score(failure=Failure("skipped", "the function returned no such number"))
         parts = {name: Score(numbers[name]) if name in numbers else absent for name in self.parts}
         return Score(value, parts=parts, feedback=feedback)
 
     def facts(self) -> dict[str, Any]:
         """Return which file it is, for the record of a run."""
-        return {"file": file_facts(self._file)}
+        return self._function.facts()
 
 
 def _row(prompt: Prompt) -> dict[str, Any]:
@@ -105,31 +103,17 @@ def _row(prompt: Prompt) -> dict[str, Any]:
     return {"data_source": prompt.source, "ground_truth": thawed(prompt.answer), "extra_info": extra_info}
 
 
-def _is_async(file: Path, name: str) -> bool:
-    """Return whether the file defines the function as a coroutine function; the file is not run."""
-    try:
-        tree = ast.parse(file.read_bytes())
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return False  # `check` reports it
-    return any(isinstance(node, ast.AsyncFunctionDef) and node.name == name for node in tree.body)
-
-
 # ---- in the worker -------------------------------------------------------------------------------------------------
 
 
 def load_verl_function(path: str, *, name: str, reward_kwargs: dict[str, Any]) -> Callable[[Any, str], list[Any]]:
-    """Return a function from a row and an answer to `[value, further numbers, feedback]`."""
-    file = PythonFile(path)
-    function = getattr(file.module, name, None)
-    if not callable(function):
-        known = [key for key, value in vars(file.module).items() if callable(value) and not key.startswith("_")]
-        raise UserError(f"it has no function {name}.{nearest(name, known)} It has: {listing(known)}")
+    """Return a function from `(row, answer)` to `[value, further numbers, feedback]`."""
+    function = UserFunction(path, name)
 
-    def call(row: dict[str, Any], text: str) -> list[Any]:
-        with file.importable():
-            # A function may change its extra_info, and the same row is here for the next answer.
-            fresh = {**row, "extra_info": thawed(row["extra_info"]), "ground_truth": thawed(row["ground_truth"])}
-            return unless_halted(_result, function, {**fresh, "solution_str": text, **reward_kwargs}, name)
+    def call(argument: tuple[dict[str, Any], str], _: str) -> list[Any]:
+        row, text = argument
+        with function.importable():
+            return unless_halted(_result, function.call, {**row, "solution_str": text, **reward_kwargs}, name)
 
     return call
 
@@ -145,11 +129,4 @@ def _result(function: Callable[..., Any], arguments: dict[str, Any], name: str) 
         raise CannotScore("invalid", str(error)) from None
     others = {str(key): other for key, other in table.items() if key != "score"}
     feedback = json.dumps(others, ensure_ascii=False, default=str)[:MAX_FEEDBACK] if others else ""
-    return [value, {key: number for key, other in others.items() if (number := _number(other)) is not None}, feedback]
-
-
-def _number(value: Any) -> float | None:
-    try:
-        return finite_number(value, "it")
-    except (TypeError, Unparsable):
-        return None
+    return [value, {key: number for key, other in others.items() if (number := number_of(other)) is not None}, feedback]

@@ -107,7 +107,7 @@ def run_command(kind: type[Job], values: Mapping[str, Any], overrides: Sequence[
     tables = inner_tables(kind).items()
     own |= {name: {key: values[key] for key in table.model_fields if key in values} for name, table in tables}
     flags: dict[str, Any] = {name: value for name, value in values.items() if name not in own}
-    options = _validated(CommandOptions, {n: v for n, v in flags.items() if n in CommandOptions.model_fields})
+    options = validated(CommandOptions, {n: v for n, v in flags.items() if n in CommandOptions.model_fields})
     inputs = CommandInputs()
     for name, info in kind.model_fields.items():
         if own.get(name) is not None and input_kind(info) == "reward":
@@ -118,7 +118,7 @@ def run_command(kind: type[Job], values: Mapping[str, Any], overrides: Sequence[
             own[name] = inputs.add_model(own[name], f"--{name}", overrides)
     if "overrides" in kind.model_fields:  # the job reads the recipe itself
         own["overrides"], overrides = list(overrides), ()
-    job = _validated(kind, own)
+    job = validated(kind, own)
     if flags.get("models") is not None:
         inputs.add_models(flags["models"], job, overrides)
     elif "models" in flags:
@@ -128,7 +128,8 @@ def run_command(kind: type[Job], values: Mapping[str, Any], overrides: Sequence[
     return CommandRun(job, inputs, options).run()
 
 
-def _validated(kind: type[Any], values: Mapping[str, Any]) -> Any:
+def validated(kind: type[Any], values: Mapping[str, Any]) -> Any:
+    """Return a job or its options; a `UserError` names settings as one writes them on the command line."""
     try:
         return kind.model_validate(values)
     except ValidationError as error:
@@ -155,6 +156,7 @@ class CommandInputs:
     warnings: dict[str, str] = field(default_factory=dict)
     cache: str | None = None
     seed: int = 0
+    given: dict[str, Any] = field(default_factory=dict)  # Python objects that are used as models
 
     def add_reward(self, place: str, overrides: Sequence[str]) -> Chosen:
         """Return the reward at a place, and take its models; one name cannot stand for two models."""
@@ -162,16 +164,17 @@ class CommandInputs:
         twice = next((name for name, model in found.models.items() if self.models.get(name, model) != model), None)
         if twice is not None:
             raise UserError(f"two rewards have different tables [models.{twice}]: rename one of the models")
-        self._take(found)
+        self.take(found)
         return found.reward
 
     def add_model(self, place: str, flag: str, overrides: Sequence[str]) -> str:
         """Take the model at a place, and the others of its file; return its name."""
         found = find_model(place, flag, overrides)
-        self._take(found)
+        self.take(found)
         return found.name
 
-    def _take(self, found: NamedReward | NamedModel) -> None:
+    def take(self, found: NamedReward | NamedModel) -> None:
+        """Take the models of a file, with its cache and seed."""
         self.models |= found.models
         self.warnings |= found.warnings
         self.cache, self.seed = found.cache, found.seed
@@ -186,8 +189,10 @@ class CommandInputs:
 class CommandRun:
     """One job as a command; its `JobContext`."""
 
-    def __init__(self, job: Job, inputs: CommandInputs, options: CommandOptions) -> None:
-        self._job, self._inputs, self._options = job, inputs, options
+    def __init__(
+        self, job: Job, inputs: CommandInputs, options: CommandOptions, stop: threading.Event | None = None
+    ) -> None:
+        self._job, self._inputs, self._options, self._stop = job, inputs, options, stop
         self._progress = Progress(Console(stderr=True))
         self._folder: Path | None = None
         self.model_tables: Mapping[str, Chosen] = inputs.models
@@ -199,7 +204,7 @@ class CommandRun:
         self._prompt_numbers = iter(range(1, options.show_prompts + 1))
         self._models = ModelRegistry(
             inputs.models, seed=inputs.seed, folder=lambda: self.folder, log=self.log, cache=inputs.cache,
-            on_open=self._warn,
+            on_open=self._warn, given=inputs.given,
         )  # fmt: skip
 
     @property
@@ -244,22 +249,29 @@ class CommandRun:
         self._progress.step(Update(done, {"tokens/s": tokens / seconds} if tokens and seconds >= 1 else {}))
 
     def pause(self) -> None:
-        """Ctrl-C raises where it comes: nothing is to be saved here."""
+        """Raise if the caller of another thread stops; Ctrl-C raises where it comes: nothing is to be saved here."""
+        if self._stop is not None and self._stop.is_set():
+            raise KeyboardInterrupt
 
     def _warn(self, engine: Engine) -> None:
         if engine.name in self._inputs.warnings:
             self.log(f"warning: {self._inputs.warnings[engine.name]}")
 
+    def result(self) -> Result:
+        """Run the job and return its result."""
+        with stoppable(), self._display:
+            result = asyncio.run(self._run())
+        if self._folder is not None:
+            rmtree(self._folder, ignore_errors=True)
+        return result
+
     def run(self) -> int:
         """Run the job, print its result, and return the exit status."""
         try:
-            with stoppable(), self._display:
-                result = asyncio.run(self._run())
+            result = self.result()
         except KeyboardInterrupt:
             sys.stderr.write("stopped. The same command continues with the results and replies that it saved\n")
             return 130
-        if self._folder is not None:
-            rmtree(self._folder, ignore_errors=True)
         if self._options.as_json:
             print_json(result.as_json())
         else:

@@ -9,7 +9,8 @@ from typing import Any
 
 from pydantic_core import PydanticCustomError
 
-from rewardsmith.config import Choice, Chosen, Settings, problems_in
+from rewardsmith.config import Chosen, Settings, problems_in
+from rewardsmith.data import SOURCE
 from rewardsmith.engines.model_settings import ModelSettings
 from rewardsmith.errors import Problem, RecipeError, UserError, listing, nearest
 from rewardsmith.recipe import (
@@ -24,6 +25,7 @@ from rewardsmith.recipe import (
     places,
     references,
 )
+from rewardsmith.recipe_files import shipped_recipe, shipped_recipes
 from rewardsmith.rewards import REWARD
 from rewardsmith.rewards.component import Component
 from rewardsmith.runs.preflight import copies_of
@@ -33,7 +35,6 @@ RECIPE = "recipe.toml"
 """The file of a run folder that holds its recipe."""
 
 SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
-_SOURCE = Choice("data source", "rewardsmith.data:SOURCES", methods=("prompts",))
 
 
 @dataclass(frozen=True)
@@ -63,13 +64,14 @@ def find_reward(where: str, overrides: Sequence[str] = ()) -> NamedReward:
     file = name if run is None else str(run / RECIPE)
     if run is not None and not Path(file).is_file():
         raise UserError(f"--reward {where!r}: the folder has no {RECIPE}: name the folder of a run, or a TOML file")
-    if run is None and not Path(name).exists():
+    if run is None and not Path(name).exists() and shipped_recipe(name) is None:
         parent = Path(name).parent
         siblings = [path.name for path in parent.iterdir()] if parent.is_dir() else []
-        raise UserError(f"there is no recipe or run {name!r}.{nearest(Path(name).name, siblings)}")
+        meant = nearest(Path(name).name, siblings) or nearest(name, shipped_recipes())
+        raise UserError(f"there is no recipe or run {name!r}.{meant}")
     table = load_table(file, overrides)
     if is_reward(table):
-        found = _parse_reward(table, file)
+        found = parse_reward(table, file)
         parts = {place: reward for place, reward in _rewards(found.reward) if place}
         if path and path not in parts:
             raise _unknown(file, path, parts, parts)
@@ -99,7 +101,7 @@ def is_reward(table: Mapping[str, Any]) -> bool:
 
 def explain_reward(table: dict[str, Any], source: str) -> str:
     """Return a reward table, its models and its cache as TOML with every default; `source` names it in messages."""
-    found = _parse_reward(table, source)
+    found = parse_reward(table, source)
     try:
         Component.root(found.reward)  # finds what is wrong between its settings
     except UserError as error:
@@ -110,13 +112,17 @@ def explain_reward(table: dict[str, Any], source: str) -> str:
     return f"{settings.strip()}\n{explain(found.reward)}" + (f"\n{models}" if models else "")
 
 
-def _parse_reward(table: dict[str, Any], file: str) -> NamedReward:
+def parse_reward(table: dict[str, Any], file: str, given: Collection[str] = ()) -> NamedReward:
+    """Return the reward of a table that may have `[models]` and `cache`; `file` names it in messages.
+
+    `given` are the names of models that the program has as objects.
+    """
     around: dict[str, Any] = {name: table[name] for name in ("models", "cache") if name in table}
     try:
         chosen = REWARD.choose({name: value for name, value in table.items() if name not in around})
     except PydanticCustomError as error:
         raise RecipeError(file, problems_in(error, "reward")) from None
-    parsed = parse_models(around, chosen, source=file)
+    parsed = parse_models(around, chosen, source=file, given=given)
     return NamedReward(chosen, parsed.models, parsed.cache)
 
 
@@ -195,7 +201,7 @@ def find_source(where: str, settings: Sequence[str] = (), *, keep_ids: bool = Fa
     for change in settings:
         override(table, change)
     try:
-        return _SOURCE.choose(table)
+        return SOURCE.choose(table)
     except PydanticCustomError as error:
         raise RecipeError("--source", problems_in(error, "data source")) from None
 

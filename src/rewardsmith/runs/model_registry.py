@@ -42,6 +42,7 @@ class ModelRegistry:
     Started servers write their logs to `folder` (or a function that makes it), `cache` is the folder of the verdict
     cache (None for the user's own, "" for none), and `on_open` gets each engine after it was loaded. `start` makes an
     engine from its settings, a seed and a name; without it, engines are in this process. So does `launch` for servers.
+    `given` are Python objects that a program uses as models; they are neither cached nor closed here.
     """
 
     def __init__(
@@ -55,8 +56,10 @@ class ModelRegistry:
         on_open: Callable[[Engine], None] = lambda engine: None,
         start: Callable[[ModelSettings, int, str], Engine] | None = None,
         launch: Launch | None = None,
+        given: Mapping[str, Any] | None = None,
     ) -> None:
         self._tables, self._seed, self._folder, self._log = tables, seed, folder, log
+        self._given = given or {}
         self._cache_folder, self._on_open, self._start, self._launch = cache, on_open, start, launch
         self._cache: Any = None
         self._engines: dict[str, Engine] = {}
@@ -96,6 +99,8 @@ class ModelRegistry:
 
     def __call__(self, name: str) -> Model:
         """Return a model of the recipe, with the verdict cache around it."""
+        if name in self._given:
+            return self._given[name]  # type: ignore[no-any-return]
         if name not in self._models:
             model = self._make(name, self._settings(name))
             if self._cache_folder != "":

@@ -28,12 +28,12 @@ class PlanJob(Job):
     Nothing is loaded or started. Each assumption is printed, and has a flag; `--measured RUN` takes lengths, rates and
     latencies from a run of the same or a similar recipe.
 
-    Example: `rewardsmith plan recipes/scale/rrm.toml --gpus 64 --judges 8`
+    Example: `rewardsmith plan scale/rrm --gpus 64 --judges 8`
     """
 
     arguments: ClassVar[tuple[str, ...]] = ("recipe",)
 
-    recipe: Path = Field(description="a TOML file")
+    recipe: Path = Field(description="a TOML file, or the name of a shipped recipe")
     overrides: list[str] = Field(default=[], description="KEY.PATH=VALUE: settings to change")
     stage: str | None = Field(default=None, description="which policy stage; not set: the first")
     gpus: int | None = Field(default=None, ge=1, description="GPUs of the trainer; not set: those of [scale], or 1")

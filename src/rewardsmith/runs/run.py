@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -56,11 +57,12 @@ class Run:
         launch_server: Launch | None = None,
         *,
         ignore_memory: bool = False,
+        stop: threading.Event | None = None,
     ) -> None:
         self.recipe = recipe
         self.seed = recipe.seed
         self.folder = folder.path
-        self.stopping = False
+        self.stop = stop or threading.Event()  # set when the user wants the run to save and end
         self.fresh = False  # a stage that runs again resumes from its own results
         self.run_log = RunLog(self.folder / LOG)
         on = "embedded" if start_engine is None else "verl"
@@ -122,7 +124,7 @@ class Run:
 
     def pause(self) -> None:
         """Raise `Stopped` if the user wants to stop."""
-        if self.stopping:
+        if self.stop.is_set():
             raise Stopped
 
     async def go(self) -> None:

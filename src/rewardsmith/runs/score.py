@@ -51,7 +51,7 @@ class ScoreRollouts(RolloutJob):
     docs/data.md with a list of `responses` in each row, or one `response`.
 
     Does a reward still give the scores of the run?
-    `rewardsmith score runs/quickstart --reward recipes/quickstart.toml:policy --compare`
+    `rewardsmith score runs/quickstart --reward quickstart:policy --compare`
 
     What would another weight have done?
     `rewardsmith score runs/mix --reward mix.toml:policy stages.policy.reward.parts.judge.weight=0.3 --compare`

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import threading
 import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -43,13 +44,14 @@ def start(
     on: Literal["embedded", "verl"] = "embedded",
     ignore_memory: bool = False,
     console: Console | None = None,
+    stop: threading.Event | None = None,
 ) -> Path:
     """Run a recipe from the start or from its last checkpoint; return the run folder.
 
     Without a `folder` it is `runs/NAME`, or `runs/NAME-2` and so on. `auto` resumes a run that has not finished, `must`
     insists that there is one, `never` starts a new one; `accept_changes` resumes although the recipe has changed. `on`
     says what runs the models: this process, or verl's workers on Ray. `ignore_memory` starts what does not seem to fit.
-    `Stopped` is raised after Ctrl-C, with what was saved.
+    `Stopped` is raised after Ctrl-C, or when `stop` is set from another thread, with what was saved.
     """
     console = console or Console(stderr=True)
     path = _choose(folder, Path("runs") / name, resume, recipe, accept_changes)
@@ -66,7 +68,7 @@ def start(
         with ExitStack() as stack:
             try:
                 starts = stack.enter_context(_cluster(recipe, path, console)) if on == "verl" else (None, None)
-                run = Run(recipe, files, Progress(console), rewards, *starts, ignore_memory=ignore_memory)
+                run = Run(recipe, files, Progress(console), rewards, *starts, ignore_memory=ignore_memory, stop=stop)
             except UserError as error:
                 RunLog(path / LOG).failed(error)
                 raise
@@ -202,11 +204,14 @@ def _require_unchanged(files: RunFolder, recipe: Recipe) -> None:
 @contextmanager
 def _stopping(run: Run, console: Console) -> Iterator[None]:
     """On Ctrl-C or SIGTERM, let the run save at the next safe point; a second Ctrl-C ends it at once."""
+    if threading.current_thread() is not threading.main_thread():  # only that one gets signals
+        yield
+        return
 
     def stop(number: int, _frame: object) -> None:
-        if run.stopping:
+        if run.stop.is_set():
             raise KeyboardInterrupt
-        run.stopping = True
+        run.stop.set()
         run.run_log.write("stopping: saving at the next safe point")
         text = (
             "\nstopping: the run saves and ends at the next safe point, at the latest after the update in progress."

@@ -50,7 +50,7 @@ def collate(
     prompts = [tokens for group in scored for tokens in [encode(group.group.prompt)] * len(group.scores)]
     counts = torch.tensor([len(r.tokens) for r in rollouts])
     tokens_BT = torch.arange(int(counts.max()))[None] < counts[:, None]
-    streams = _streams(scores, tokens_BT, parts, combine)
+    streams = reward_streams(scores, tokens_BT, parts, combine)
     voting_B = torch.stack([stream.scored(tokens_BT).any(-1) for stream in streams]).any(0)
     sampler_BT = torch.zeros(tokens_BT.shape)
     for row, rollout in zip(sampler_BT, rollouts, strict=True):
@@ -66,9 +66,10 @@ def collate(
     )
 
 
-def _streams(
+def reward_streams(
     scores: Sequence[Score], tokens_BT: Tensor, parts: Mapping[str, Part], combine: Literal["before", "after"]
 ) -> list[Stream]:
+    """Return the rewards as streams: one of the whole, or one for each part; see `collate`."""
     if not parts:
         return [_stream("reward", scores, tokens_BT, Part())]
     dense = any(score.parts[name].token_values is not None for score in scores for name in parts if name in score.parts)

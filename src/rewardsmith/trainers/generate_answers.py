@@ -16,9 +16,9 @@ from pydantic import Field
 from rewardsmith import __version__
 from rewardsmith.config import Chosen, Refers
 from rewardsmith.console import Columns, Table
-from rewardsmith.data import Jsonl, Parquet
 from rewardsmith.data.prepare.model_calls import MAX_STREAK, REPLIED
 from rewardsmith.data.prepare.prepare_job import OutFile, digest_of
+from rewardsmith.data.row_items import RowSource
 from rewardsmith.data.rows import MAX_LISTED, MAX_SHOWN, printable
 from rewardsmith.engines.model_settings import ModelSettings
 from rewardsmith.engines.protocol import Sampling
@@ -113,7 +113,7 @@ class GenerateStage(Job):
         source = context.source(self.data)
         if hasattr(source, "check"):
             source.check(of="prompts")
-        default: Count = "all" if isinstance(source, Jsonl | Parquet) else DEFAULT_PROMPTS
+        default: Count = "all" if isinstance(source, RowSource) else DEFAULT_PROMPTS
         return held_out(source.prompts, default if self.prompts is None else self.prompts, self.data)
 
     async def _write_embedded(

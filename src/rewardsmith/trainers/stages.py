@@ -166,10 +166,10 @@ class CombineSettings(Settings):
     whiten: bool = Field(default=False, description="scale the result to mean 0, variance 1 over the batch")
 
 
-AdvantageChoice = Annotated[
-    Chosen,
-    Choice("advantage", "rewardsmith.algorithms.advantages:ADVANTAGES", CombineSettings, default="grpo", inputs=1),
-]
+ADVANTAGE = Choice(
+    "advantage", "rewardsmith.algorithms.advantages:ADVANTAGES", CombineSettings, default="grpo", inputs=1
+)
+AdvantageChoice = Annotated[Chosen, ADVANTAGE]
 LossChoice = Annotated[
     Chosen, Choice("policy loss", "rewardsmith.algorithms.policy_losses:POLICY_LOSSES", default="clip", inputs=4)
 ]

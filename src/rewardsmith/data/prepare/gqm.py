@@ -191,6 +191,8 @@ class GqmRl(GqmJob):
 
     The rows have verl's columns. The ground truth is what the reward `ranking_accuracy` compares with: the scores as
     JSON, or with verdict = ranking a ranking such as A > B = C.
+
+    Example: `rewardsmith prepare gqm-rl groups.jsonl train.parquet --held-out 0.1 --held-out-file held_out.parquet`
     """
 
     command = "prepare gqm-rl"
@@ -212,6 +214,8 @@ class GqmSft(GqmJob):
     """Demonstrations for the cold start of a model that ranks groups.
 
     The rows have messages: the prompt that the reward `ranking` sends to its model, and the analysis with the verdict.
+
+    Example: `rewardsmith prepare gqm-sft groups.jsonl sft.jsonl --shuffles 2`
     """
 
     command = "prepare gqm-sft"

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import math
-import random
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from rewardsmith.engines.client.http_client import Endpoint, HttpClient
-from rewardsmith.engines.client.replies import RequestError, token_counts
+from rewardsmith.engines.client.replies import token_counts
 from rewardsmith.engines.model_settings import ClientSettings
+from rewardsmith.http.http_client import Endpoint, HttpClient
+from rewardsmith.http.request_errors import RequestError, pause_before_retry
 from rewardsmith.llm import ModelCallError, Usage
 from rewardsmith.types import FailureKind
 
@@ -131,8 +131,8 @@ class Dispatcher:
                 if (error.kind == "unreachable" or error.retry_after is not None) and others and moves > 0:
                     moves -= 1
                     continue
-                jitter = random.uniform(0, min(settings.max_backoff, settings.backoff * 2.0 ** min(retries, 60)))
-                pause = min(after + jitter, (after + left) / 2) if after else jitter
+                limits = {"backoff": settings.backoff, "max_backoff": settings.max_backoff}
+                pause = pause_before_retry(retries, after, left, **limits)
                 if not error.retryable or retries >= settings.retries or pause >= left:
                     wait = f"; Retry-After is {after:.0f} s, and {left:.0f} s are left" if after >= left else ""
                     raise failure(error.kind, f"{error}{wait}") from None

@@ -18,12 +18,13 @@ from yarl import URL
 from rewardsmith.engines.client import replies
 from rewardsmith.engines.client.conversation_tokens import ConversationTokens
 from rewardsmith.engines.client.dispatcher import Dispatcher, ServerReply
-from rewardsmith.engines.client.http_client import Endpoint
 from rewardsmith.engines.client.probes import probe_replies, without_sampling
-from rewardsmith.engines.client.replies import ABSENT, RequestError, parse_models
+from rewardsmith.engines.client.replies import ABSENT, parse_models
 from rewardsmith.engines.client.server_sleep import ServerSleep
 from rewardsmith.engines.model_settings import ClientSettings
 from rewardsmith.errors import UserError, listing, nearest
+from rewardsmith.http.http_client import Endpoint
+from rewardsmith.http.request_errors import RequestError
 from rewardsmith.llm import ChatReply, ChatRequest, Conversation, ModelCallError, ProbeReply, Usage
 from rewardsmith.masking import UnsetVariableError, resolved
 from rewardsmith.types import Message

@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from rewardsmith.engines.client.http_client import Endpoint
-from rewardsmith.engines.client.replies import ABSENT, RequestError, parse_models
+from rewardsmith.engines.client.replies import ABSENT, parse_models
 from rewardsmith.errors import UserError
+from rewardsmith.http.http_client import Endpoint
+from rewardsmith.http.request_errors import RequestError
 from rewardsmith.llm import ModelCallError
 
 if TYPE_CHECKING:

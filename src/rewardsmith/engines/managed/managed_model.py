@@ -15,8 +15,7 @@ from functools import cached_property
 from pathlib import Path
 
 from rewardsmith.engines.client import ServedModel
-from rewardsmith.engines.client.http_client import Endpoint
-from rewardsmith.engines.client.replies import ABSENT, RequestError, parse_models
+from rewardsmith.engines.client.replies import ABSENT, parse_models
 from rewardsmith.engines.managed.server_process import (
     TAIL,
     HostedProcess,
@@ -27,6 +26,8 @@ from rewardsmith.engines.managed.server_process import (
 )
 from rewardsmith.engines.model_settings import ManagedSettings
 from rewardsmith.errors import UserError, listing
+from rewardsmith.http.http_client import Endpoint
+from rewardsmith.http.request_errors import RequestError
 from rewardsmith.llm import ModelCallError, ProbeReply, WrappedModel
 from rewardsmith.masking import Mask, UnsetVariableError, resolved, without_secrets
 

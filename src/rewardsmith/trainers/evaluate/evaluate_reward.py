@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 from pydantic import Field
 
-from rewardsmith.data import Jsonl, Parquet
+from rewardsmith.data.row_items import RowSource
 from rewardsmith.data.source import Reads
 from rewardsmith.errors import UserError
 from rewardsmith.jobs import Job, JobContext, Result
@@ -73,7 +73,7 @@ class EvaluateReward(Job):
 
     `rewardsmith evaluate grades graded.jsonl --reward judge.toml --threshold 0.7`
 
-    `rewardsmith evaluate pairs reward-bench.parquet --reward recipes/judges/several.toml --ties half`
+    `rewardsmith evaluate pairs reward-bench.parquet --reward judges/several --ties half`
 
     Other column names: `--source columns.candidates=mt_texts`
     """
@@ -109,7 +109,7 @@ class EvaluateReward(Job):
             raise UserError(f"data.{self.data} has no {self.reads}, which kind = {self.kind!r} measures")
         if hasattr(source, "check"):
             source.check(of=self.reads)
-        default: Count = "all" if isinstance(source, Jsonl | Parquet) else DEFAULT_ITEMS
+        default: Count = "all" if isinstance(source, RowSource) else DEFAULT_ITEMS
         items = held_out(read, default if self.items is None else self.items, self.data)
         scorer = Scorer(self.reward, context.model, log=context.log, concurrency=self.concurrency, pause=context.pause)
         await scorer.check()

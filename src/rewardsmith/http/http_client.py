@@ -6,7 +6,7 @@ import asyncio
 import json
 import math
 import re
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable
 from dataclasses import dataclass, field
 from io import BytesIO
 from typing import Any, TypeVar
@@ -16,7 +16,8 @@ import aiohttp
 from yarl import URL
 
 from rewardsmith import __version__
-from rewardsmith.engines.client.replies import (
+from rewardsmith.errors import UserError
+from rewardsmith.http.request_errors import (
     MAX_EXCERPT,
     RequestError,
     body_error,
@@ -25,13 +26,12 @@ from rewardsmith.engines.client.replies import (
     retry_after,
     status_error,
 )
-from rewardsmith.engines.urls import read_url
-from rewardsmith.errors import UserError
+from rewardsmith.http.urls import read_url
 from rewardsmith.masking import Mask
 
 T = TypeVar("T")
 
-MAX_BODY = 32 * 2**20  # bytes of a reply, decompressed
+MAX_BODY = 32 * 2**20  # default limit of a reply in bytes, decompressed
 _KEEP_ALIVE = 4.0  # servers close idle connections after about 5 s; a request on one that is closing would be lost
 
 
@@ -44,10 +44,10 @@ class Endpoint:
     proxy: URL | None = field(repr=False)
 
     @classmethod
-    def parse(cls, text: str) -> Endpoint:
-        """Return the endpoint of a base URL; a `UserError` if it cannot be used."""
+    def parse(cls, text: str, *, base: bool = True) -> Endpoint:
+        """Return the endpoint of a base URL, or of any (`base=False`); a `UserError` if it cannot be used."""
         try:
-            url = read_url(text)
+            url = read_url(text, base=base)
         except ValueError as error:
             raise UserError(f"a server's address cannot be used: {error}") from None
         return cls(url, str(url.with_query(None)).rstrip("/"), _proxy_for(url))
@@ -74,11 +74,20 @@ def _proxy_for(url: URL) -> URL | None:
 class HttpClient:
     """Connections to servers, kept alive between requests; it belongs to the event loop in which it is made.
 
-    The key is sent with each request. It and the other secrets in requests are removed from replies and errors.
+    The key is sent with each request. It and the other secrets in requests are removed from replies and errors. A
+    reply with a field `error` is an error, whatever its status, unless `body_errors` is off.
     """
 
-    def __init__(self, connect_timeout: float, key: str | None, secrets: Iterable[str] = ()) -> None:
-        self._connect_timeout = connect_timeout
+    def __init__(
+        self,
+        connect_timeout: float,
+        key: str | None,
+        secrets: Iterable[str] = (),
+        *,
+        max_body: int = MAX_BODY,
+        body_errors: bool = True,
+    ) -> None:
+        self._connect_timeout, self._max_body, self._body_errors = connect_timeout, max_body, body_errors
         self._loop = asyncio.get_running_loop()
         self._mask = Mask([key, *secrets])
         self._session = aiohttp.ClientSession(
@@ -109,7 +118,7 @@ class HttpClient:
         self,
         endpoint: Endpoint,
         url: URL,
-        payload: Mapping[str, Any] | None,
+        payload: Any,
         parse: Callable[[Any], T],
         until: float,
         *,
@@ -137,7 +146,7 @@ class HttpClient:
                     timeout=aiohttp.ClientTimeout(total=None, connect=connect, ceil_threshold=math.inf),
                 ) as response,
             ):
-                return parse(self._checked(response, await _read(response)))
+                return parse(self._checked(response, await _read(response, self._max_body)))
         except RequestError as error:
             found = error
         except aiohttp.ClientError as error:  # before TimeoutError: a connect timeout is both
@@ -158,12 +167,12 @@ class HttpClient:
             parsed = body[: 4 * MAX_EXCERPT].decode("utf-8", "replace")
         status, error = response.status, parsed.get("error") if isinstance(parsed, dict) else None
         if 300 <= status < 400:
-            detail = f"it redirects (status {status}), which is not followed: set urls to the server's own address"
+            detail = f"it redirects (status {status}), which is not followed: use the server's own address"
             raise RequestError("refused", detail, retryable=False)
         if status >= 400:
             code = error.get("code") if isinstance(error, dict) else None
             raise status_error(status, body, retry_after=retry_after(response.headers), code=code)
-        if error:
+        if error and self._body_errors:
             raise body_error(error)
         return parsed
 
@@ -181,13 +190,13 @@ async def _close_with_loop(session: aiohttp.ClientSession) -> AsyncGenerator[Non
         await asyncio.sleep(0)  # transports close in the next iteration of the loop
 
 
-async def _read(response: aiohttp.ClientResponse) -> bytes:
-    """Return a reply of at most `MAX_BODY` bytes: aiohttp decompresses in chunks, and 1 MB of gzip can hold 1 GB."""
+async def _read(response: aiohttp.ClientResponse, limit: int) -> bytes:
+    """Return a reply of at most `limit` bytes: aiohttp decompresses in chunks, and 1 MB of gzip can hold 1 GB."""
     body = bytearray()
     async for part in response.content.iter_any():
         body += part
-        if len(body) > MAX_BODY:
-            raise RequestError("unparsable", f"it sent more than {MAX_BODY >> 20} MiB", retryable=False)
+        if len(body) > limit:
+            raise RequestError("unparsable", f"it sent more than {limit / 2**20:.3g} MiB", retryable=False)
     return bytes(body)
 
 

@@ -14,8 +14,11 @@ _VERB = re.compile(r"/(chat/completions|completions|responses|embeddings|models|
 _REMEDY = "put the key into an environment variable and name it in api_key_env"
 
 
-def read_url(text: str) -> URL:
-    """Return the base URL of a server; a `ValueError`, which shows no secret, if it is none or may hold a secret."""
+def read_url(text: str, *, base: bool = True) -> URL:
+    """Return the URL of a service; a `ValueError`, which shows no secret, if it is none or may hold a secret.
+
+    A base URL may not name an endpoint of a model server.
+    """
     shown = "it" if re.search(r"[@?#]", text) or without_secrets(text) != text else repr(text)
     if re.search(r"[\s\x00-\x1f\x7f]", text):
         raise ValueError(f"{shown} is not a URL: it has white space")
@@ -26,7 +29,7 @@ def read_url(text: str) -> URL:
         valid = False
     if not valid:
         raise ValueError(f"{shown} is not a URL: write http:// or https://, a host, and if need be :port and a path")
-    if verb := _VERB.search(url.raw_path):
+    if base and (verb := _VERB.search(url.raw_path)):
         raise ValueError(f"the URL is that of an endpoint: leave {verb[0].rstrip('/')} out")
     if url.raw_user is not None or url.raw_password is not None:
         raise ValueError(f"the URL holds a user or a password: {_REMEDY}")

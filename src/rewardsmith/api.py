@@ -1,0 +1,344 @@
+"""The Python API: everything that the command line does, in a few functions, for scripts and notebooks.
+
+    import rewardsmith as rs
+
+    reward = rs.reward({"type": "sum", "parts": {"answer": {"type": "rule", "rule": "math"}, "short": my_function}})
+    scores = rs.score(reward, prompts, responses, answers=answers)
+    advantages = rs.advantages(scores, estimator="rloo")
+    run = rs.train("quickstart", {"seed": 1})
+    run.metrics(), run.rollouts()
+
+Where a recipe has a name, a function, a class or an object may stand. All functions can be called where an event loop
+is running, as in a notebook, and in threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from pydantic_core import PydanticCustomError
+
+from rewardsmith.config import Chosen, problems_in
+from rewardsmith.data import SOURCE
+from rewardsmith.errors import RecipeError, UserError
+from rewardsmith.jobs import Job, Result
+from rewardsmith.recipe import Recipe, load_table, override, parse_recipe, set_value
+from rewardsmith.recipe_files import shipped_recipe
+from rewardsmith.rewards import REWARDS
+from rewardsmith.rewards.answer_groups import Scores, group_answers
+from rewardsmith.runs.commands import CommandInputs, CommandOptions, CommandRun, validated
+from rewardsmith.runs.loaded_reward import LoadedReward
+from rewardsmith.runs.lookup import find_reward, find_source, parse_reward
+from rewardsmith.runs.preflight import RewardTrees
+from rewardsmith.runs.trained_run import TrainedRun
+from rewardsmith.types import Failure, Score, ScoredGroup
+
+Value = TypeVar("Value")
+
+Overrides = Mapping[str, Any] | Sequence[str] | None
+"""Changes of a recipe: `{"stages.policy.steps": 10}`, or as on the command line `["stages.policy.steps=10"]`."""
+
+
+# ---- rewards -------------------------------------------------------------------------------------------------------
+
+
+def reward(spec: Any, models: Mapping[str, Any] | None = None) -> LoadedReward:
+    """Return a reward that is ready to score.
+
+    Args:
+        spec: a table as in a recipe (`{"type": "rule", "rule": "math"}`), which may have `models`; the name of a
+            reward; a file or run, such as `"recipe.toml:policy"` or `"runs/rrm:policy"`; a function of `response` or
+            of `responses`; or an object with `async score(group)`.
+        models: the models that the reward names: tables as in a recipe, or Python objects (`rewardsmith.llm`).
+
+    Examples:
+        >>> reward = rs.reward({"type": "rule", "rule": "math"})
+        >>> rs.score(reward, "What is 7+5?", ["It is 12.", "13"], answers="12").values
+        [[1.0, 0.0]]
+    """
+    if isinstance(spec, LoadedReward):
+        return spec
+    tables = {name: model for name, model in (models or {}).items() if isinstance(model, dict | Chosen)}
+    objects = {name: model for name, model in (models or {}).items() if name not in tables}
+    if isinstance(spec, Path) or (isinstance(spec, str) and _is_place(spec)):
+        if tables:
+            raise UserError("models: the tables of a recipe's models are in the recipe; give objects here, or a table")
+        return LoadedReward(find_reward(str(spec)), objects)
+    table = dict(spec) if isinstance(spec, Mapping) else {"type": spec}
+    if tables:
+        table["models"] = {**table.get("models", {}), **tables}
+    return LoadedReward(parse_reward(table, "reward", given=objects), objects)
+
+
+def _is_place(spec: str) -> bool:
+    """Whether a text names a file or a run, and not a reward."""
+    if spec in REWARDS:
+        return False
+    file = spec.rpartition(":")[0] or spec
+    return ".toml" in spec or Path(spec).exists() or Path(file).is_dir() or shipped_recipe(file) is not None
+
+
+def _choose(choice: Any, value: Any, what: str) -> Chosen:
+    try:
+        return choice.choose(value)  # type: ignore[no-any-return]
+    except PydanticCustomError as error:
+        raise RecipeError(what, problems_in(error, what)) from None
+
+
+def score(
+    reward: Any,
+    prompts: Any,
+    responses: Any,
+    *,
+    answers: Any = None,
+    sources: Any = None,
+    infos: Any = None,
+    models: Mapping[str, Any] | None = None,
+) -> Scores:
+    """Score answers with a reward; what could not be scored is None in `.values`, with its cause in `.failures`.
+
+    Args:
+        reward: what `reward` returned, or anything that it takes.
+        prompts: one prompt or a list of them: text, messages, rows in verl's schema, or `Prompt`s.
+        responses: a list of answers for each prompt; or one answer for each, where equal prompts form a group.
+        answers: the ground truth of each prompt, or one for all.
+        sources: the name of the data set of each prompt, by which rewards can be routed.
+        infos: further columns of each prompt, such as a rubric or tests.
+        models: see `reward`.
+    """
+    found = group_answers(prompts, responses, answers=answers, sources=sources, infos=infos)
+    with _opened(reward, models) as loaded:
+        return Scores(loaded.score_groups(found.groups), found, loaded.streams)
+
+
+async def score_async(
+    reward: Any,
+    prompts: Any,
+    responses: Any,
+    *,
+    answers: Any = None,
+    sources: Any = None,
+    infos: Any = None,
+    models: Mapping[str, Any] | None = None,
+) -> Scores:
+    """Like `score`, without blocking the event loop that awaits it."""
+    found = group_answers(prompts, responses, answers=answers, sources=sources, infos=infos)
+    async with _opened(reward, models) as loaded:
+        return Scores(await loaded.score_groups_async(found.groups), found, loaded.streams)
+
+
+def _opened(spec: Any, models: Mapping[str, Any] | None) -> Any:
+    """Return a reward for one call: one that was opened for it is closed afterwards."""
+    loaded = _load(spec, models)
+    return nullcontext(loaded) if loaded is spec else loaded
+
+
+_load = reward  # for functions that have a parameter of that name
+
+
+def advantages(scores: Any, estimator: Any = "grpo", **settings: Any) -> list[Any]:
+    """Return the advantage of each answer, in the form of the scores; None for one that could not be scored.
+
+    Args:
+        scores: what `score` returned; or a list of groups, each a list of rewards with None for a failure.
+        estimator: a name (`rewardsmith list advantages`), a table, or a function of `RewardTensors`.
+        settings: of the estimator, and `whiten` or `combine`.
+
+    Examples:
+        >>> rs.advantages([[1.0, 0.0, None, 0.0]], estimator="dr_grpo")
+        [[0.6667, -0.3333, None, -0.3333]]
+    """
+    import torch  # noqa: PLC0415 the other functions do not need it
+
+    from rewardsmith.algorithms.advantages import estimate_advantages, values_from  # noqa: PLC0415
+    from rewardsmith.trainers.batch import reward_streams  # noqa: PLC0415
+    from rewardsmith.trainers.stages import ADVANTAGE  # noqa: PLC0415
+
+    if not isinstance(scores, Scores):
+        scores = _as_scores(scores)
+    table = {**(estimator if isinstance(estimator, Mapping) else {"type": estimator}), **settings}
+    chosen = _choose(ADVANTAGE, table, "advantage")
+    if needs := values_from(chosen.target):
+        raise UserError(f'the advantage "{chosen.name}" needs values of a {needs}, which only a training step has')
+    slot: Any = chosen.slot
+    flat = [one for group in scores for one in group.scores]
+    counts = torch.tensor([max(1, len(r.tokens)) for group in scores for r in group.group.rollouts])
+    mask_BT = torch.arange(int(counts.max()))[None] < counts[:, None]
+    groups_B = torch.tensor([i for i, group in enumerate(scores) for _ in group.scores])
+    streams = reward_streams(flat, mask_BT, scores.streams, slot.combine)
+    scored_BT = torch.stack([stream.scored(mask_BT) for stream in streams]).any(0)
+    found_BT = estimate_advantages(
+        streams, scored_BT, groups_B, estimator=partial(chosen.target, **chosen.arguments()), combine=slot.combine,
+        whiten=slot.whiten,
+    )  # fmt: skip
+    means = (found_BT.sum(-1) / scored_BT.sum(-1).clamp(min=1)).tolist()
+    values = iter(v if voted else None for v, voted in zip(means, scored_BT.any(-1).tolist(), strict=True))
+    found: list[Any] = scores.answers.arrange([[next(values) for _ in group.scores] for group in scores])
+    return found
+
+
+def _as_scores(groups: Sequence[Sequence[float | None]]) -> Scores:
+    """Return plain numbers as scores."""
+    found = group_answers([str(i) for i in range(len(groups))], [["-"] * len(group) for group in groups])
+    failed = Score(failure=Failure("invalid", "no reward was given"))
+    scored = [
+        ScoredGroup(group, [failed if value is None else Score(value) for value in values])
+        for group, values in zip(found.groups, groups, strict=True)
+    ]
+    return Scores(scored, found)
+
+
+# ---- runs ----------------------------------------------------------------------------------------------------------
+
+
+def train(
+    recipe: Any,
+    overrides: Overrides = None,
+    *,
+    folder: str | Path | None = None,
+    resume: Literal["auto", "must", "never"] = "auto",
+    accept_changes: bool = False,
+    on: Literal["embedded", "verl"] = "embedded",
+    ignore_memory: bool = False,
+    quiet: bool = False,
+) -> TrainedRun:
+    """Run a recipe, and return the run; a run that was stopped is resumed.
+
+    Args:
+        recipe: a TOML file, the name of a shipped recipe, a table, or a `Recipe`. In a table, functions, objects, lists
+            of rows, pandas frames and `datasets.Dataset`s may stand where a file has a name.
+        overrides: settings to change: `{"seed": 1, "stages.policy.reward": my_function}`.
+        folder: the run folder; default: `runs/NAME`.
+        resume: `auto` resumes a run that was stopped, `must` fails if there is none, `never` starts a new one.
+        accept_changes: resume although the recipe has changed.
+        on: what runs the models: this process, or verl's workers on Ray.
+        ignore_memory: start although the models do not seem to fit the memory.
+        quiet: show no progress.
+
+    Interrupting it saves a checkpoint and raises `KeyboardInterrupt`; the same call resumes.
+    """
+    checked, name = _checked_recipe(recipe, overrides)
+    rewards = RewardTrees(checked)
+    from rich.console import Console  # noqa: PLC0415
+
+    from rewardsmith.runs.start import Stopped, start  # noqa: PLC0415 it imports torch
+
+    begin = partial(
+        start, checked, name, rewards=rewards, folder=None if folder is None else Path(folder), resume=resume,
+        accept_changes=accept_changes, on=on, ignore_memory=ignore_memory,
+        console=Console(file=io.StringIO()) if quiet else Console(stderr=True),
+    )  # fmt: skip
+    try:
+        return TrainedRun(_without_loop(lambda stop: begin(stop=stop)))
+    except Stopped as stopped:
+        raise KeyboardInterrupt(str(stopped)) from None
+
+
+def _checked_recipe(recipe: Any, overrides: Overrides) -> tuple[Recipe, str]:
+    """Return a validated recipe, and the name of its run folder."""
+    if isinstance(recipe, Recipe):
+        if overrides:
+            raise UserError("overrides change a table or a file: give the recipe as one of these")
+        return recipe, "run"
+    is_table = isinstance(recipe, Mapping)
+    table: dict[str, Any]
+    table = _copied(recipe) if is_table else load_table(recipe)
+    for key, value in overrides.items() if isinstance(overrides, Mapping) else ():
+        set_value(table, key, value)
+    for change in () if isinstance(overrides, Mapping) else overrides or ():
+        override(table, change)
+    return parse_recipe(table, source="recipe" if is_table else str(recipe)), "run" if is_table else Path(recipe).stem
+
+
+def _copied(value: Any) -> Any:
+    """Return the tables and lists of a recipe as new ones, in which settings can be changed; objects stay."""
+    if isinstance(value, Mapping):
+        return {key: _copied(inner) for key, inner in value.items()}
+    is_tables = isinstance(value, list) and all(isinstance(inner, Mapping) for inner in value)
+    return [_copied(inner) for inner in value] if is_tables else value
+
+
+def evaluate(
+    reward: Any,
+    data: Any,
+    *,
+    kind: Literal["rankings", "grades", "pairs", "policy"],
+    models: Mapping[str, Any] | None = None,
+    **settings: Any,
+) -> Result:
+    """Measure a reward against known truth, or the policy that wrote stored rollouts.
+
+    Args:
+        reward: what `reward` takes; for `policy` it may be None: then the stored scores count.
+        data: a JSONL or Parquet file, `"recipe.toml:NAME"`, rows, a frame or a source. For `policy` a run, its folder,
+            or a file with rollouts.
+        kind: what the data has: groups of answers with scores, answers with grades, pairs; or `policy`.
+        models: see `reward`.
+        settings: those of `rewardsmith evaluate` or `rewardsmith evaluate-policy`, such as `orders=4`.
+
+    Returns:
+        `.metrics` by name, and `.tables` for people.
+    """
+    inputs, values = CommandInputs(), dict(settings)
+    if reward is not None:
+        loaded = _load(reward, models)
+        inputs.take(loaded.found)
+        inputs.given = loaded.models
+        values["reward"] = loaded.found.reward
+    job: type[Job]
+    if kind == "policy":
+        from rewardsmith.runs.evaluate_rollouts import EvaluateRollouts as job  # noqa: N813, PLC0415
+
+        values["rollouts"] = str(data.folder if isinstance(data, TrainedRun) else data)
+    else:
+        from rewardsmith.trainers.evaluate.evaluate_reward import EvaluateReward as job  # noqa: N813, PLC0415
+
+        is_place = isinstance(data, str | Path)
+        inputs.data["data"] = find_source(str(data)) if is_place else _choose(SOURCE, data, "data source")
+        values |= {"kind": kind, "data": "data"}
+    checked = validated(job, values)
+    return _without_loop(lambda stop: CommandRun(checked, inputs, CommandOptions(), stop).result())
+
+
+def load_run(folder: str | Path) -> TrainedRun:
+    """Return a run of this or another program by its folder, finished or not."""
+    return TrainedRun(folder)
+
+
+def _without_loop(work: Callable[[threading.Event | None], Value]) -> Value:
+    """Call a function that starts an event loop of its own: in a thread, if one is running here, as in a notebook.
+
+    The function gets an event that is set when the user interrupts the wait; None where signals arrive by themselves.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        if threading.current_thread() is threading.main_thread():
+            return work(None)
+    stop, found = threading.Event(), dict[str, Any]()
+
+    def call() -> None:
+        try:
+            found["value"] = work(stop)
+        except BaseException as error:  # noqa: BLE001 it is raised in the caller's thread
+            found["error"] = error
+
+    thread = threading.Thread(target=call, name="rewardsmith run", daemon=True)
+    thread.start()
+    while thread.is_alive():
+        try:
+            thread.join(0.2)
+        except KeyboardInterrupt:
+            if stop.is_set():
+                raise
+            stop.set()
+    if "error" in found:
+        raise found["error"]
+    return found["value"]  # type: ignore[no-any-return]
