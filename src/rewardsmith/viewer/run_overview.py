@@ -39,6 +39,7 @@ class MetricsFile:
     def _start(self) -> None:
         self.stages: dict[str, Curves] = {}
         self.unread = 0  # lines
+        self.seconds: float | None = None  # of the run, at its last line
         self._lines = 0
         self._position = Position()
 
@@ -57,6 +58,7 @@ class MetricsFile:
             record = parse_line(line)
             self.unread += not record
             curves = self.stages.setdefault(record["stage"], {}) if record else {}
+            self.seconds = record.get("seconds", self.seconds)
             for name, value in record.get("metrics", {}).items():
                 curves.setdefault(name, {})[record["step"]] = math.nan if value is None else float(value)
         return self
@@ -66,6 +68,12 @@ def read_overview(folder: Path, metrics: MetricsFile | None = None) -> dict[str,
     """Return the overview of a run, whatever state it is in; its stages have no rollouts."""
     summary = read_json(folder / "summary.json")
     found = (metrics or MetricsFile(folder / "metrics.jsonl")).read()
+    recipe = _read_recipe(folder)
+    table = _parse_recipe(recipe)
+    # A run writes its summary when it ends; until then its recipe has the steps, and its metrics the rest.
+    planned = {
+        stage.get("name"): {key: stage.get(key) for key in ("type", "steps")} for stage in table.get("stages", [])
+    }
     known = {stage["name"]: stage for stage in summary.get("stages", [])}
     with_rollouts = [path.stem for path in sorted((folder / "rollouts").glob("*.jsonl"))]
     names = list(dict.fromkeys([*known, *found.stages, *with_rollouts]))
@@ -75,14 +83,12 @@ def read_overview(folder: Path, metrics: MetricsFile | None = None) -> dict[str,
         shown = dict(list(found.stages.get(name, {}).items())[:left])
         left -= len(shown)
         parts = part_names(folder / "rollouts" / f"{name}.jsonl") if name in with_rollouts else []
-        stages.append(_stage(name, known.get(name, {}), shown) | {"parts": parts})
-    recipe = _read_recipe(folder)
-    table = _parse_recipe(recipe)
+        stages.append(_stage(name, known.get(name) or planned.get(name, {}), shown) | {"parts": parts})
     return {
         "title": summary.get("title") or folder.resolve().name or "run",
         "state": summary.get("state", "unknown"),
         "error": summary.get("error", "")[:4_000],
-        "seconds": number(summary.get("seconds")),
+        "seconds": number(summary.get("seconds") or found.seconds),
         "facts": _facts(summary.get("facts", {}), table),
         "stages": stages,
         "evaluations": read_evaluations(folder, list(known)),
@@ -105,7 +111,7 @@ def _stage(name: str, known: Mapping[str, Any], curves: Curves) -> dict[str, Any
     history = [{metric: curves[metric][step] for metric in validation if step in curves[metric]} for step in validated]
     return {
         "name": name[:200],
-        "type": known.get("type", ""),
+        "type": known.get("type") or "",
         "steps": known.get("steps") or steps,
         "done": known.get("done", steps),
         "seconds": number(known.get("seconds")),

@@ -64,7 +64,7 @@ function runsView() {
         one.before === null || one.after === null ? null : el("small", { class: ["worse", "soft", "better"][Math.sign((one.after - one.before) * direction(one.name)) + 1] },
           ` ${one.after >= one.before ? "▲" : "▼"} ${difference(one.after - one.before, form)}`));
     };
-    const steps = (run) => run.stages.map((stage) => `${stage.name} ${stage.done}/${stage.steps}`).join(" → ");
+    const steps = (run) => run.stages.map((stage) => `${stage.name} ${stage.done}${stage.steps ? `/${stage.steps}` : ""}`).join(" → ");
     const tick = (run) => {
       const box = el("input", { type: "checkbox", "aria-label": `compare ${run.name}` });
       box.checked = chosen.has(run.name);

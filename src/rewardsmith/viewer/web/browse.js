@@ -177,6 +177,7 @@ function browse(app) {
     stages = found.stages;
     const stage = stageOf();
     node.classList.toggle("open", state.line !== "");
+    node.classList.toggle("bare", !stage);
     if (!stage) {
       head.replaceChildren(el("p", { class: "empty" }, found.indexed < 1 ? "Reading the rollouts …" : "This run has no rollouts yet."));
       if (found.indexed < 1 && source.live) setTimeout(() => mine === alive && refresh(), 400);

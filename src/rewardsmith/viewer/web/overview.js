@@ -5,8 +5,9 @@ const { el, chip, fold, table, show, plural, duration, formatted, difference, me
   constants } = window.rs;
 
 const STATE = { finished: "✓ finished", running: "… running", stopped: "■ stopped early", failed: "✗ ended by an error",
-  unknown: "? no summary: killed, or still running" };
-const stateChip = (state) => el("span", { class: `chip ${Object.hasOwn(STATE, state) ? state : "unknown"}` }, STATE[state] || state);
+  unknown: "? no summary" };
+const stateChip = (state) => el("span", { class: `chip ${Object.hasOwn(STATE, state) ? state : "unknown"}`,
+  title: state === "unknown" ? "killed, or still running" : null }, STATE[state] || state);
 
 // ---- the head of a page ----------------------------------------------------------------------------------------------
 
