@@ -284,3 +284,18 @@ def test_runs_that_begin_later_are_found(tmp_path: Path, monkeypatch: pytest.Mon
     write_fake_run(tmp_path / "late", steps=8, prompts=1)
     assert [entry["name"] for entry in runs.entries()] == ["late"]
     assert runs.version != before
+
+
+def test_a_run_that_goes_on_shows_where_it_is(tmp_path: Path) -> None:
+    folder = write_fake_run(tmp_path / "run", steps=8, prompts=1)
+    (folder / "summary.json").write_text(json.dumps({"title": "t", "state": "running", "stages": [], "models": {}}))
+    (folder / "recipe.toml").write_text('[[stages]]\nname = "policy"\ntype = "policy"\nsteps = 50\n')
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('{"stage": "policy", "step": 9, "seconds": 12.5, "metrics": {"reward/mean": 0.5}}\n{"stage": "pol')
+    runs = RunList([folder])
+    (entry,) = runs.entries()
+    assert entry["stages"] == [{"name": "policy", "done": 9, "steps": None}]
+    assert entry["seconds"] == 12.5
+    overview = runs.run("run").overview()
+    (policy,) = [stage for stage in overview["stages"] if stage["name"] == "policy"]
+    assert (policy["done"], policy["steps"], policy["type"], overview["seconds"]) == (9, 50, "policy", 12.5)

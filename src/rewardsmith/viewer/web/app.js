@@ -45,7 +45,7 @@ function drawBar() {
   const withNow = state.with.length || !state.run ? {} : { with: [state.run] };
   bar.replaceChildren(el("div", { class: "bar" }, el("a", { class: "brand", href: "#view=runs" }, "rewardsmith"),
     el("nav", { "aria-label": "Views" }, tab("runs", {}), now ? [tab("run", {}), tab("rollouts", {})] : null, tab("compare", withNow)),
-    now && ["run", "rollouts"].includes(state.view) ? [run, stateChip(now.state)] : null,
+    now && ["run", "rollouts"].includes(state.view) ? [run, state.view === "rollouts" ? stateChip(now.state) : null] : null,
     el("span", { class: "grow" }), source.live ? el("span", { class: "live", title: "the page follows the runs" }, "live") : chip("bundle"),
     button("?", help, { "aria-label": "Keys", class: "round" })), el("div", { id: "notice" }));
 }
@@ -64,7 +64,7 @@ function runsView() {
         one.before === null || one.after === null ? null : el("small", { class: ["worse", "soft", "better"][Math.sign((one.after - one.before) * direction(one.name)) + 1] },
           ` ${one.after >= one.before ? "▲" : "▼"} ${difference(one.after - one.before, form)}`));
     };
-    const steps = (run) => run.stages.map((stage) => `${stage.name} ${stage.done}/${stage.steps}`).join(" → ");
+    const steps = (run) => run.stages.map((stage) => `${stage.name} ${stage.done}${stage.steps ? `/${stage.steps}` : ""}`).join(" → ");
     const tick = (run) => {
       const box = el("input", { type: "checkbox", "aria-label": `compare ${run.name}` });
       box.checked = chosen.has(run.name);

@@ -35,6 +35,8 @@ function scrubber(stage, state, change) {
     const now = value.get(step) || { count: 0, failed: 0, reward: null, kinds: [] };
     value.set(step, { count: now.count + count, failed: now.failed + failed, reward: kind === "train" || now.reward === null ? reward : now.reward, kinds: [...now.kinds, kind] });
   }
+  const means = [...value.values()].map((one) => one.reward).filter((reward) => reward !== null);
+  const least = Math.min(...means), most = Math.max(...means);
   const at = chosen === null ? 0 : steps.indexOf(chosen) + 1;
   const about = (i) => {
     if (!i) return `all ${plural(steps.length, "step")}`;
@@ -50,7 +52,7 @@ function scrubber(stage, state, change) {
   const every = Math.max(1, Math.ceil(steps.length / 240));
   const bars = el("div", { class: "bars", "aria-hidden": "true" }, steps.filter((_, i) => i % every === 0).map((step) => {
     const found = value.get(step), bar = el("i", { class: `fill${found.reward === null ? "bad" : heat(found.reward, low, high)}${step === chosen ? " on" : ""}`, title: about(steps.indexOf(step) + 1) });
-    bar.style.height = `${found.reward === null ? 12 : 12 + 88 * ((found.reward - low) / (high - low || 1))}%`;
+    bar.style.height = `${found.reward === null ? 12 : 20 + 80 * (most > least ? (found.reward - least) / (most - least) : 0.5)}%`;
     bar.addEventListener("click", () => choose(steps.indexOf(step) + 1));
     return bar;
   }));
@@ -175,6 +177,7 @@ function browse(app) {
     stages = found.stages;
     const stage = stageOf();
     node.classList.toggle("open", state.line !== "");
+    node.classList.toggle("bare", !stage);
     if (!stage) {
       head.replaceChildren(el("p", { class: "empty" }, found.indexed < 1 ? "Reading the rollouts …" : "This run has no rollouts yet."));
       if (found.indexed < 1 && source.live) setTimeout(() => mine === alive && refresh(), 400);

@@ -140,7 +140,7 @@ function axes() {
 
 function options(name, lines, width, sync, moved) {
   const log = settings.log && canBeLog(lines);
-  return { width, height: HEIGHT, legend: { show: false }, series: series(lines), axes: axes(), padding: [8, 8, 0, 0],
+  return { width, height: HEIGHT, legend: { show: false }, series: series(lines), axes: axes(), padding: [8, 14, 0, 0],
     scales: { x: { time: false }, y: log ? { distr: 3 } : { range: () => range(lines) } },
     cursor: { y: false, sync: { key: sync, scales: ["x", null] }, drag: { x: true, y: false },
       points: { size: 9, fill: (u, i) => u.series[i].stroke(u, i) } },

@@ -159,7 +159,7 @@ function compare(app) {
     if (now !== drawn) {
       drawn = now;
       const place = window.scrollY;
-      body.replaceChildren(...[results(runs), settings(runs), cases, measured(runs), costs(runs), overlays(runs)].flat(3).filter(Boolean));
+      body.replaceChildren(...[el("div", { class: "columns" }, results(runs), settings(runs)), cases, measured(runs), costs(runs), overlays(runs)].flat(3).filter(Boolean));
       window.scrollTo(0, place);
     }
     cases.replaceChildren(...[grid(runs, found, app)].filter(Boolean));

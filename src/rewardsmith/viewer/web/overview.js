@@ -5,8 +5,9 @@ const { el, chip, fold, table, show, plural, duration, formatted, difference, me
   constants } = window.rs;
 
 const STATE = { finished: "✓ finished", running: "… running", stopped: "■ stopped early", failed: "✗ ended by an error",
-  unknown: "? no summary: killed, or still running" };
-const stateChip = (state) => el("span", { class: `chip ${Object.hasOwn(STATE, state) ? state : "unknown"}` }, STATE[state] || state);
+  unknown: "? no summary" };
+const stateChip = (state) => el("span", { class: `chip ${Object.hasOwn(STATE, state) ? state : "unknown"}`,
+  title: state === "unknown" ? "killed, or still running" : null }, STATE[state] || state);
 
 // ---- the head of a page ----------------------------------------------------------------------------------------------
 
@@ -182,7 +183,7 @@ function lessons(one, part) {
 function layout(one) {
   const learned = learners(one).flatMap((part) => lessons(one, part));
   const used = new Set(learned.flatMap(([, lines]) => lines.map((line) => line.name)));
-  const all = grouped(one.curves.filter((curve) => !used.has(curve.name)), one.parts || (one.rollouts ? one.rollouts.parts : []));
+  const all = grouped(one.curves.filter((curve) => !used.has(curve.name)), one.parts);
   const still = ([, lines]) => lines.every(isConstant);
   const groups = all.map(([prefix, charts]) => [prefix, charts.filter((entry) => !still(entry))]).filter(([, charts]) => charts.length);
   const flat = all.flatMap(([, charts]) => charts.filter(still).flatMap(([, lines]) => lines));
