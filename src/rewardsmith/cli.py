@@ -347,7 +347,8 @@ def main() -> None:
         for words, place in JOBS.items():
             if everything or first == words.split()[0]:
                 _register(words, import_name(place))
-        _group_commands()
+        if everything:
+            _group_commands()  # this imports every command
         sys.exit(app(sys.argv[1:], exit_on_error=False, print_error=False, result_action="return_value") or 0)
     except (UserError, CycloptsError) as error:
         sys.stderr.write(f"error: {error}\n")

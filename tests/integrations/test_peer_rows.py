@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from importlib.util import find_spec
 
 import numpy as np
@@ -61,4 +62,4 @@ def test_a_missing_verifiers_is_named_with_its_extra() -> None:
     from rewardsmith.rewards.verifiers_tasks import VerifiersTasks
 
     with pytest.raises(UserError, match=r"rewardsmith\[verifiers\]"):
-        VerifiersTasks(taskset="gsm8k")
+        asyncio.run(VerifiersTasks(taskset="gsm8k").check())

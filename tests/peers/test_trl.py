@@ -215,8 +215,8 @@ def test_a_ranking_of_a_split_group_is_refused(tmp_path: Path) -> None:
 
 def test_a_reward_of_single_answers_takes_a_split_group(judge_url: str) -> None:
     reward = trl_reward({"type": "rule", "rule": "exact"}, num_generations=GROUP, answer="truth")
-    prompts, truth = ["a"] * 3 + ["b"] * 2, ["1"] * 3 + ["2"] * 2
-    values = asyncio.run(reward(prompts=prompts, completions=["1", "2", "1", "2", "1"], truth=truth))
+    prompts, truth = ["a"] * 3 + ["b"] * 2, ["1"] * 2 + ["2"] * 3  # the third is another row with the same prompt
+    values = asyncio.run(reward(prompts=prompts, completions=["1", "2", "2", "2", "1"], truth=truth))
     assert values == [1.0, 0.0, 1.0, 1.0, 0.0]
     with pytest.raises(UserError, match="truth"):
         asyncio.run(reward(prompts=prompts, completions=["1"] * 5))

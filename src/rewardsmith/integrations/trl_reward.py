@@ -63,7 +63,8 @@ class TrlReward:
         rows = {name: values for name, values in columns.items() if name not in _OF_TRL}
         size = self._num_generations or _generations_of(log_metric)
         groups = [
-            self._group(indices, prompts, completions, completion_ids, rows) for indices in self._split(prompts, size)
+            self._group(indices, prompts, completions, completion_ids, rows)
+            for indices in self._split(prompts, rows, size)
         ]
         scored = await asyncio.gather(*(self.reward.score_group(group) for group in groups))
         scores = [score for one in scored for score in one.scores]
@@ -71,7 +72,7 @@ class TrlReward:
             self._record(scores, log_extra, log_metric)
         return [score.value for score in scores]
 
-    def _split(self, prompts: Sequence[Any], size: int | None) -> list[list[int]]:
+    def _split(self, prompts: Sequence[Any], columns: Mapping[str, Sequence[Any]], size: int | None) -> list[list[int]]:
         """Return the rows of each group. TRL has the answers to a prompt next to each other."""
         count = len(prompts)
         if size is not None and count % size == 0:
@@ -86,7 +87,9 @@ class TrlReward:
                 " steps_per_generation a multiple of num_generations (per_device_eval_batch_size for the evaluation),"
                 " so that no group is split over processes"
             )
-        return [list(rows) for _, rows in groupby(range(count), key=lambda i: repr(prompts[i]))]
+        # Two rows of a dataset may have the same prompt and different answers.
+        keys = [repr([prompts[i], *(values[i] for values in columns.values())]) for i in range(count)]
+        return [list(rows) for _, rows in groupby(range(count), key=keys.__getitem__)]
 
     def _group(
         self,

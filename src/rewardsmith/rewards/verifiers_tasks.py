@@ -45,13 +45,13 @@ class VerifiersTasks:
         deadline: WorkerDeadline = 120.0,
         memory: WorkerMemory = MEMORY,
     ) -> None:
-        if importlib.util.find_spec("verifiers") is None:
-            raise UserError('the reward "verifiers" needs verifiers: pip install "rewardsmith[verifiers]"')
         self.deadline, self._taskset, self._memory = deadline, taskset, memory
         self._call = Call(taskset, {"config": config or {}}, loader=f"{__name__}:load_verifiers_taskset")
 
     async def check(self) -> None:
         """Load the taskset in the worker processes; raises a `UserError` if that fails."""
+        if importlib.util.find_spec("verifiers") is None:
+            raise UserError('the reward "verifiers" needs verifiers: pip install "rewardsmith[verifiers]"')
         await shared_waiting().load(self._call, limit=LOAD_TIMEOUT)
 
     async def score(self, group: RolloutGroup) -> tuple[Score, ...]:

@@ -213,6 +213,9 @@ EXAMPLES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "rewards": {
         "rule": {"rule": "math"},
         "verl_function": {"path": "my_reward.py", "name": "compute_score"},
+        "trl_function": {"path": "my_reward.py", "name": "reward_brevity"},
+        "verifiers": {"taskset": "my-environment"},
+        "remote": {"url": "http://127.0.0.1:8080"},
         "steps": {"truth": "arithmetic", "right": 1.0, "wrong": -1.0},
         "rubric": {"model": "judge", "votes": 3, "request": {"temperature": 0.7}},
         "verifier": {"model": "judge"},
