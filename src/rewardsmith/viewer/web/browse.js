@@ -239,6 +239,7 @@ function browse(app) {
     notes.textContent = [found.total ? `${show(page * PAGE + 1)}–${show(until)} of ${plural(found.total, what)}`
       : `no ${what} matches`,
       found.searched < 1 ? `searched ${Math.floor(found.searched * 100)}%` : "",
+      found.full ? "there may be more: narrow the search" : "",
       found.indexed < 1 ? `indexed ${Math.floor(found.indexed * 100)}%` : "",
       stage.unread ? `${plural(stage.unread, "line")} could not be read` : ""].filter(Boolean).join(" · ");
     const now = JSON.stringify([found.rows, state.line, state.rollout]);

@@ -118,7 +118,7 @@ async function rows(run, filter) {
   const place_of = filter.find === "" || filter.find === undefined ? -1
     : found.findIndex((one) => one.line === Number(filter.find));
   const offset = place_of < 0 ? filter.offset || 0 : Math.floor(place_of / filter.limit) * filter.limit;
-  return { total: found.length, rows: found.slice(offset, offset + filter.limit), offset, searched, indexed: 1 };
+  return { full: false, total: found.length, rows: found.slice(offset, offset + filter.limit), offset, searched, indexed: 1 };
 }
 
 const bundle = {
