@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from aiohttp import ClientSession, CookieJar, web
 
 from rewardsmith import Score
 from rewardsmith.errors import UserError
+from rewardsmith.viewer.report import web_file
 from rewardsmith.viewer.run_list import RunList
 from rewardsmith.viewer.view_page import PAGE_FILES
 from rewardsmith.viewer.view_server import is_loopback, make_app
@@ -299,3 +301,10 @@ def test_a_run_that_goes_on_shows_where_it_is(tmp_path: Path) -> None:
     overview = runs.run("run").overview()
     (policy,) = [stage for stage in overview["stages"] if stage["name"] == "policy"]
     assert (policy["done"], policy["steps"], policy["type"], overview["seconds"]) == (9, 50, "policy", 12.5)
+
+
+def test_no_script_of_the_page_makes_markup_out_of_text() -> None:
+    script = "".join(web_file(name) for name in PAGE_FILES if name.endswith(".js") and not name.startswith("uplot/"))
+    assert not re.findall(
+        r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|Function\(|javascript:|https?:(?!//www\.w3)", script
+    )

@@ -31,7 +31,7 @@ class OpenRun:
         self.name, self.folder = name, folder
         self.wanted = 0.0  # when it was last asked for
         self._metrics = MetricsFile(folder / "metrics.jsonl")
-        self._lock = threading.Lock()
+        self._lock, self._index_lock = threading.Lock(), threading.Lock()
         self._overview: tuple[str, dict[str, Any]] = ("", {})
         self._pages: RolloutPages | None = None
         self.indexed = ""  # the version whose rollouts are all in the index
@@ -55,7 +55,7 @@ class OpenRun:
     @property
     def pages(self) -> RolloutPages:
         """The pages of its rollouts, which the index may not have complete."""
-        with self._lock:
+        with self._index_lock:
             self.wanted = time.monotonic()
             if self._pages is None:
                 try:
