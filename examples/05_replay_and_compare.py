@@ -17,7 +17,7 @@ def strict(response: str, answer: str) -> float:
 
 
 def main(folder: str = "runs/function") -> None:
-    """Print what a run did, and what another reward would have said."""
+    """Print what a run did, and what another reward gives its answers."""
     run = rs.load_run(folder)
     print(run, list(run.models))
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
+import textwrap
 from collections.abc import Iterator
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
-from rewardsmith import cli
+from rewardsmith import cli, types
 from rewardsmith.config import import_name
 from rewardsmith.console import Table
 from rewardsmith.recipe import Recipe
@@ -28,7 +30,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def reference_pages() -> dict[str, str]:
     """Return the Markdown of each page by its file name."""
-    pages = {"commands.md": commands_page(), "recipe.md": recipe_page()}
+    pages = {"commands.md": commands_page(), "recipe.md": recipe_page(), "types.md": "\n".join(types_page())}
     return pages | {f"{family}.md": "\n".join(family_page(family)) for family in catalogue.FAMILIES}
 
 
@@ -78,6 +80,47 @@ explains what a run does with it.
 
 These are the settings at the top of the file:
 """
+
+
+TYPES = [types.Message, types.Prompt, types.Rollout, types.RolloutGroup, types.Failure, types.Score, types.ScoredGroup]
+TYPES += [types.Demonstration, types.Preference, types.Ranking, types.Graded]
+
+_KINDS = """
+## Kinds of failures
+
+| kind | meaning |
+|---|---|
+"""
+
+
+def types_page() -> Iterator[str]:
+    """Yield the lines of the page of types: the fields of each, with the comments of the source."""
+    yield "# Types\n\nWhat flows through a run, and what reward models are trained on. Import them from `rewardsmith`."
+    yield "They are frozen and checked when they are made. Lists are accepted where an array or a tuple is kept.\n"
+    for kind in TYPES:
+        yield f"## {kind.__name__}\n\n{inspect.getdoc(kind)}\n"
+        yield "| field | type | default | meaning |\n|---|---|---|---|"
+        for field, annotation, default, comment in _fields(kind):
+            shown = f"`{default}`" if default else "required"
+            yield f"| `{field}` | `{annotation}` | {shown} | {comment} |".replace(" | None", " \\| None")
+        yield ""
+    yield _KINDS.rstrip("\n")
+    for kind, comment in re.findall(r'^    "(\w+)",  # (.*)$', inspect.getsource(types), flags=re.M):
+        yield f"| `{kind}` | {comment} |"
+
+
+def _fields(kind: type) -> Iterator[tuple[str, str, str, str]]:
+    """Yield (name, type, default, comment) of each field of a dataclass."""
+    lines = textwrap.dedent(inspect.getsource(kind)).splitlines()
+    for node in ast.parse("\n".join(lines)).body[0].body:
+        if not isinstance(node, ast.AnnAssign):
+            continue
+        about = lines[node.end_lineno - 1].partition("  # ")[2]
+        above = lines[node.lineno - 2].strip()
+        comment = about or (above.removeprefix("# ") if above.startswith("# ") else "")
+        default = "" if node.value is None else ast.unparse(node.value)
+        default = {"field(default_factory=dict)": "{}"}.get(default, "empty" if "lambda" in default else default)
+        yield ast.unparse(node.target), ast.unparse(node.annotation), default, comment
 
 
 def family_page(family: str) -> Iterator[str]:

@@ -52,14 +52,15 @@ def open_page(browser: Any) -> Iterator[Open]:
     assert errors == []
 
 
-@pytest.fixture
-def view(tmp_path: Path) -> Iterator[Callable[[Path], str]]:
-    """Start `rewardsmith view` for a folder, and return its address."""
+@pytest.fixture(scope="session")
+def view(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Path], str]]:
+    """Start `rewardsmith view` for a folder, and return its address; it runs until all pages are closed."""
+    cache = tmp_path_factory.mktemp("cache")
     started: list[subprocess.Popen[str]] = []
 
     def start(folder: Path) -> str:
         command = [sys.executable, "-m", "rewardsmith", "view", str(folder), "--port", "0"]
-        environment = os.environ | {"REWARDSMITH_CACHE": str(tmp_path / "cache")}
+        environment = os.environ | {"REWARDSMITH_CACHE": str(cache)}
         process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
         started.append(process)
         assert process.stderr is not None

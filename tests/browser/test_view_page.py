@@ -32,18 +32,23 @@ def wait_for(page: Any, condition: str, argument: Any = None) -> None:
     page.wait_for_function(condition, arg=argument)
 
 
-@pytest.fixture
-def runs(tmp_path: Path) -> Path:
-    write_fake_run(tmp_path / "runs" / "long", steps=24, prompts=6)
-    write_fake_run(tmp_path / "runs" / "short", steps=8, prompts=6)
-    recipe = tmp_path / "runs" / "short" / "recipe.toml"
+def write_runs(folder: Path) -> Path:
+    write_fake_run(folder / "long", steps=24, prompts=6)
+    write_fake_run(folder / "short", steps=8, prompts=6)
+    recipe = folder / "short" / "recipe.toml"
     recipe.write_text(recipe.read_text().replace("high = 0.28", "high = 0.4"))
-    write_judged_run(tmp_path / "runs" / "judged")
-    return tmp_path / "runs"
+    write_judged_run(folder / "judged")
+    return folder
 
 
-def test_from_the_list_of_runs_to_a_group(open_page: Open, view: View, runs: Path) -> None:
-    page = open_page(view(runs))
+@pytest.fixture(scope="module")
+def address(view: View, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The address of a server of three runs, which no test changes."""
+    return view(write_runs(tmp_path_factory.mktemp("runs")))
+
+
+def test_from_the_list_of_runs_to_a_group(open_page: Open, address: str) -> None:
+    page = open_page(address)
     page.wait_for_selector("text=Runs")
     assert page.locator(".runname").all_text_contents() == ["judged", "long", "short"]
     page.click("a.runname:text-is('long')")
@@ -62,8 +67,8 @@ def test_from_the_list_of_runs_to_a_group(open_page: Open, view: View, runs: Pat
     assert page.locator(".row.on").count() == 1
 
 
-def test_filters_searches_and_orders(open_page: Open, view: View, runs: Path) -> None:
-    page = open_page(view(runs) + "#view=rollouts&run=long&stage=policy")
+def test_filters_searches_and_orders(open_page: Open, address: str) -> None:
+    page = open_page(address + "#view=rollouts&run=long&stage=policy")
     page.wait_for_selector(".row")
     everything = count_of(page)
     page.click(".morefilters summary")
@@ -91,8 +96,9 @@ def test_filters_searches_and_orders(open_page: Open, view: View, runs: Path) ->
     assert page.input_value("input[name=reward_min]") == "0.9"
 
 
-def test_a_run_that_goes_on_is_followed_without_losing_the_place(open_page: Open, view: View, runs: Path) -> None:
-    address, folder = view(runs), runs / "long"
+def test_a_run_that_goes_on_is_followed_without_losing_the_place(open_page: Open, view: View, tmp_path: Path) -> None:
+    folder = write_fake_run(tmp_path / "long", steps=24, prompts=6)
+    address = view(folder)
     page = open_page(address + "#view=rollouts&run=long&stage=policy&line=20&rollout=1")
     page.wait_for_selector(".rollout.on")
     before = count_of(page)
@@ -117,8 +123,8 @@ def test_a_run_that_goes_on_is_followed_without_losing_the_place(open_page: Open
     assert page.evaluate("window.scrollY") == 700
 
 
-def test_runs_are_compared(open_page: Open, view: View, runs: Path) -> None:
-    page = open_page(view(runs))
+def test_runs_are_compared(open_page: Open, address: str) -> None:
+    page = open_page(address)
     for name in ("long", "short"):
         page.check(f"input[aria-label='compare {name}']")
     page.click("text=Compare 2 runs")
@@ -141,8 +147,8 @@ def test_runs_are_compared(open_page: Open, view: View, runs: Path) -> None:
     page.wait_for_selector(".group .rollout")
 
 
-def test_the_first_and_the_last_validation_of_one_run(open_page: Open, view: View, runs: Path) -> None:
-    page = open_page(view(runs) + "#view=compare&with=long")
+def test_the_first_and_the_last_validation_of_one_run(open_page: Open, address: str) -> None:
+    page = open_page(address + "#view=compare&with=long")
     page.wait_for_selector(".cases table")
     heads = page.locator(".cases thead th").all_text_contents()
     assert heads == ["prompt", "step 0", "step 24", "change"]
@@ -150,8 +156,7 @@ def test_the_first_and_the_last_validation_of_one_run(open_page: Open, view: Vie
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_narrow_window_never_scrolls_sideways(open_page: Open, view: View, runs: Path, scheme: str) -> None:
-    address = view(runs)
+def test_a_narrow_window_never_scrolls_sideways(open_page: Open, address: str, scheme: str) -> None:
     page = open_page(address, width=390, height=844, color_scheme=scheme)
     for place, found in {
         "view=runs": ".runname",
@@ -169,8 +174,8 @@ def test_a_narrow_window_never_scrolls_sideways(open_page: Open, view: View, run
     assert page.locator(".group").is_hidden()
 
 
-def test_the_keyboard_goes_everywhere(open_page: Open, view: View, runs: Path) -> None:
-    page = open_page(view(runs) + "#view=rollouts&run=long&stage=policy")
+def test_the_keyboard_goes_everywhere(open_page: Open, address: str) -> None:
+    page = open_page(address + "#view=rollouts&run=long&stage=policy")
     page.wait_for_selector(".row")
     page.keyboard.press("j")
     page.wait_for_selector(".row.on >> nth=0")
@@ -203,8 +208,8 @@ def test_the_keyboard_goes_everywhere(open_page: Open, view: View, runs: Path) -
     assert unnamed == []
 
 
-def test_j_goes_over_the_end_of_a_page(open_page: Open, view: View, runs: Path) -> None:
-    page = open_page(view(runs) + "#view=rollouts&run=long&stage=policy&line=49")
+def test_j_goes_over_the_end_of_a_page(open_page: Open, address: str) -> None:
+    page = open_page(address + "#view=rollouts&run=long&stage=policy&line=49")
     page.wait_for_selector(".row.on")
     page.click(".row >> nth=49")
     page.keyboard.press("j")
@@ -214,8 +219,8 @@ def test_j_goes_over_the_end_of_a_page(open_page: Open, view: View, runs: Path) 
     page.wait_for_selector("text=page 1 of")
 
 
-def test_a_deep_link_shows_its_rollout_and_hostile_text_stays_text(open_page: Open, view: View, runs: Path) -> None:
-    page = open_page(view(runs) + "#view=rollouts&run=judged&stage=policy&line=2&rollout=1")
+def test_a_deep_link_shows_its_rollout_and_hostile_text_stays_text(open_page: Open, address: str) -> None:
+    page = open_page(address + "#view=rollouts&run=judged&stage=policy&line=2&rollout=1")
     page.wait_for_selector(".rollout.on")
     assert page.locator(".rollout.on pre >> nth=0").inner_text() == HOSTILE
     assert "rule" in page.text_content(".rollout.on .parts")
@@ -240,8 +245,8 @@ def test_tokens_have_the_colours_of_their_rewards(open_page: Open, view: View, t
     page.wait_for_selector(".legend[aria-label^='Colours of step']")
 
 
-def test_a_server_that_is_gone_is_noticed(open_page: Open, view: View, runs: Path) -> None:
-    page = open_page(view(runs))
+def test_a_server_that_is_gone_is_noticed(open_page: Open, address: str) -> None:
+    page = open_page(address)
     page.wait_for_selector(".runname")
     page.route("**/api/version*", lambda route: route.fulfill(status=200, body="{"))
     page.wait_for_selector("[role=alert]:has-text('does not answer')")
@@ -249,8 +254,8 @@ def test_a_server_that_is_gone_is_noticed(open_page: Open, view: View, runs: Pat
     wait_for(page, "() => !document.querySelector('[role=alert]')")
 
 
-def test_a_bundle_is_the_same_page_from_files(open_page: Open, runs: Path, tmp_path: Path) -> None:
-    site = tmp_path / "site"
+def test_a_bundle_is_the_same_page_from_files(open_page: Open, tmp_path: Path) -> None:
+    runs, site = write_runs(tmp_path / "runs"), tmp_path / "site"
     command = [sys.executable, "-m", "rewardsmith", "view", str(runs), "--bundle", str(site)]
     environment = os.environ | {"REWARDSMITH_CACHE": str(tmp_path / "cache")}
     subprocess.run(command, check=True, env=environment, capture_output=True, timeout=120)

@@ -20,7 +20,7 @@ def test_nothing_of_the_site_is_loaded_from_another_server() -> None:
     settings = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     assert "font: false" in settings
     for file in ("mkdocs.yml", "docs/assets/site.css"):
-        assert "http" not in (ROOT / file).read_text(encoding="utf-8")
+        assert "://" not in (ROOT / file).read_text(encoding="utf-8")
 
 
 def test_what_belongs_to_an_item_is_indented_by_four_spaces() -> None:

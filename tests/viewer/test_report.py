@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from rewardsmith import Failure, Message, Prompt, Score
+from rewardsmith.runs.run_facts import run_facts
+from rewardsmith.runs.summary import Summary
 from rewardsmith.viewer import report_examples
 from rewardsmith.viewer.report import COMPONENTS, web_file, write_report
 from rewardsmith.viewer.run_overview import MAX_POINTS, thinned
@@ -111,7 +113,7 @@ def test_the_same_prompts_stand_before_and_after(whole: Page) -> None:
     assert all((r["value"] is None) == (r["failure"] is not None) for r in rollouts)
     trained = [r for group in found["first"] for r in group["rollouts"] if not group["dropped"]]
     assert all((r["advantage"] is None) == (r["failure"] is not None) for r in trained)
-    assert found["parts"] == ["rule", "judge"]
+    assert whole.data["stages"][1]["parts"] == ["rule", "judge"]
     assert {part["name"] for r in rollouts for part in r["parts"]} == {"rule", "judge"}
     assert {group["step"] for group in found["first"]} == {1}
     assert {group["step"] for group in found["last"]} == {40}
@@ -226,3 +228,34 @@ def test_thinning_keeps_the_ends_and_every_spike() -> None:
     assert (12_345, 9.0) in kept
     assert [step for step, _ in kept] == sorted({step for step, _ in kept})
     assert thinned(points[:10], 10) == points[:10]
+
+
+# ---- facts in the head -----------------------------------------------------------------------------------------------
+
+
+def test_the_head_has_date_models_seed_device_and_versions(tmp_path: Path) -> None:
+    write_fake_run(tmp_path, steps=8, prompts=1)
+    recipe = 'seed = 7\n[models.policy]\ninit = "tiny-llama"\n[models.critic]\ncopy_of = "policy"\n'
+    (tmp_path / "recipe.toml").write_text(recipe)
+    assert page_of(tmp_path).data["facts"] == [["models", "policy: tiny-llama, critic: copy of policy"], ["seed", "7"]]
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    facts = {"started": "2026-01-02T03:04:05+00:00", "device": "CPU, 2 cores", "versions": {"rewardsmith": "9"}}
+    (tmp_path / "summary.json").write_text(json.dumps(summary | {"facts": facts}))
+    assert dict(page_of(tmp_path).data["facts"]) == {
+        "started": "2026-01-02T03:04:05+00:00",
+        "models": "policy: tiny-llama, critic: copy of policy",
+        "seed": "7",
+        "device": "CPU, 2 cores",
+        "versions": "rewardsmith 9",
+    }
+
+
+def test_a_resumed_run_keeps_its_date() -> None:
+    first = run_facts({}, {})
+    assert first["versions"]["rewardsmith"]
+    assert first["device"]
+    assert run_facts({}, {"started": "before"})["started"] == "before"
+    table = Summary("t", facts=first)
+    assert Summary.from_json(json.loads(table.dumps())).facts == first
+    older = {name: value for name, value in json.loads(table.dumps()).items() if name != "facts"}
+    assert Summary.from_json(older).facts == {}

@@ -268,3 +268,31 @@ def test_hostile_text_of_an_evaluation_stays_text(tmp_path: Path) -> None:
     text = shown(tmp_path, "page.text()")
     assert HOSTILE[0] in text
     assert "\0" not in text
+
+
+# ---- no number twice -------------------------------------------------------------------------------------------------
+
+
+@needs_node
+def test_tiles_do_not_repeat_each_other_and_differ_by_points(tmp_path: Path) -> None:
+    both = {"validation/mean@2": 0.25, "validation/pass@1": 0.25, "validation/pass@2": 0.5, "validation/prompts": 64}
+    after = {**both, "validation/mean@2": 0.5, "validation/pass@1": 0.5}
+    metrics = [{"stage": "policy", "step": i, "metrics": values} for i, values in enumerate([both, after])]
+    write_lines(tmp_path / "metrics.jsonl", metrics)
+    tiles = shown(tmp_path, 'page.all("article").filter((a) => a["@class"].startsWith("head")).map((a) => a.text())')
+    assert [" ".join(tile.split()) for tile in tiles] == [
+        "mean@2 policy 25.0% → 50.0% ▲ 25.0 points",
+        "pass@2 policy 50.0% → 50.0% = 0.0 points",
+    ]
+
+
+@needs_node
+def test_constant_curves_are_a_table(tmp_path: Path) -> None:
+    metrics = [
+        {"stage": "policy", "step": i, "metrics": {"lr": 0.1, "loss": 1.0 / i, "time/a": 1.0, "time/b": float(i)}}
+        for i in (1, 2, 3)
+    ]
+    write_lines(tmp_path / "metrics.jsonl", metrics)
+    names = shown(tmp_path, 'page.all("span").filter((x) => x["@class"] === "metric").map((x) => x.text())')
+    assert names == ["loss", "time/step"]  # a constant part of a step's time stays with the others
+    assert shown(tmp_path, 'page.all("td").map((x) => x.text())') == ["lr", "0.100"]

@@ -149,10 +149,9 @@ def test_lines_that_hold_no_group_are_counted(tmp_path: Path) -> None:
     (stage,) = pages.stages()
     assert (stage["groups"], stage["unread"], stage["lines"]) == (2, 3, 6)
     assert [row["line"] for row in rows_of(pages)] == [0, 3]
-    assert pages.record(STAGE, 1) is None
-    record = pages.record(STAGE, 3)
-    assert record is not None
-    assert record.scored.group.rollouts[0].text == "b"
+    with pytest.raises(UserError, match="not there"):
+        pages.record(STAGE, 1)
+    assert pages.record(STAGE, 3).scored.group.rollouts[0].text == "b"
 
 
 # ---- filters, order, pages -------------------------------------------------------------------------------------------
@@ -242,6 +241,7 @@ def test_a_search_keeps_a_bounded_number_of_hits(run: Path, monkeypatch: Any) ->
     monkeypatch.setattr(rollout_query, "MAX_HITS", 10)
     page = indexed(run).page(RolloutFilter(stage=STAGE, by="rollouts", text="="))
     assert 10 <= page["total"] < 20
+    assert page["full"]
     assert page["searched"] == 1.0
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from aiohttp import ClientSession, CookieJar, web
 
 from rewardsmith import Score
 from rewardsmith.errors import UserError
+from rewardsmith.viewer.report import web_file
 from rewardsmith.viewer.run_list import RunList
 from rewardsmith.viewer.view_page import PAGE_FILES
 from rewardsmith.viewer.view_server import is_loopback, make_app
@@ -284,3 +286,25 @@ def test_runs_that_begin_later_are_found(tmp_path: Path, monkeypatch: pytest.Mon
     write_fake_run(tmp_path / "late", steps=8, prompts=1)
     assert [entry["name"] for entry in runs.entries()] == ["late"]
     assert runs.version != before
+
+
+def test_a_run_that_goes_on_shows_where_it_is(tmp_path: Path) -> None:
+    folder = write_fake_run(tmp_path / "run", steps=8, prompts=1)
+    (folder / "summary.json").write_text(json.dumps({"title": "t", "state": "running", "stages": [], "models": {}}))
+    (folder / "recipe.toml").write_text('[[stages]]\nname = "policy"\ntype = "policy"\nsteps = 50\n')
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('{"stage": "policy", "step": 9, "seconds": 12.5, "metrics": {"reward/mean": 0.5}}\n{"stage": "pol')
+    runs = RunList([folder])
+    (entry,) = runs.entries()
+    assert entry["stages"] == [{"name": "policy", "done": 9, "steps": None}]
+    assert entry["seconds"] == 12.5
+    overview = runs.run("run").overview()
+    (policy,) = [stage for stage in overview["stages"] if stage["name"] == "policy"]
+    assert (policy["done"], policy["steps"], policy["type"], overview["seconds"]) == (9, 50, "policy", 12.5)
+
+
+def test_no_script_of_the_page_makes_markup_out_of_text() -> None:
+    script = "".join(web_file(name) for name in PAGE_FILES if name.endswith(".js") and not name.startswith("uplot/"))
+    assert not re.findall(
+        r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|Function\(|javascript:|https?:(?!//www\.w3)", script
+    )

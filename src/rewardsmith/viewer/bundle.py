@@ -60,8 +60,7 @@ def _write_stage(pages: RolloutPages, stage: str, folder: Path) -> None:
     for k, rows in groupby(pages.all_rows(stage), lambda row: row["line"] // ROWS):
         _write(folder / f"rows-{k}.json", list(rows))
     for k, rows in groupby(pages.all_rows(stage), lambda row: row["line"] // GROUPS):
-        records = {row["line"]: pages.record(stage, row["line"]) for row in rows}
-        bodies = {line: group_view(record, IN_VIEWER) for line, record in records.items() if record is not None}
+        bodies = {row["line"]: group_view(pages.record(stage, row["line"]), IN_VIEWER) for row in rows}
         _write(folder / f"groups-{k}.json", bodies)
 
 

@@ -48,7 +48,6 @@ def read_examples(path: Path) -> dict[str, Any]:
     counts: Counter[str] = Counter()
     failures: Counter[tuple[str, str]] = Counter()
     drops: Counter[str] = Counter()
-    parts: dict[str, None] = {}
     values = [0.0, 1.0]
     validation, training = _Ends(), _Ends()
     dropped: list[GroupRecord] = []
@@ -72,7 +71,6 @@ def read_examples(path: Path) -> dict[str, Any]:
         for score in read.scored.scores:
             values = [min(values[0], score.value), max(values[1], score.value)] if score.value is not None else values
             for name, part in (("", score), *score.named_parts()):
-                parts |= {name: None} if name else {}
                 if part.failure is not None and part.failure.kind not in NOT_COMPUTED:
                     failures[name, part.failure.kind] += 1
     first, last = training.first[:MAX_TRAINING], [] if training.one_step else training.last[:MAX_TRAINING]
@@ -83,7 +81,6 @@ def read_examples(path: Path) -> dict[str, Any]:
         **{key: [group_view(line, IN_REPORT) for line in lines] for key, lines in shown.items()},
         "failures": [[part, kind, count] for (part, kind), count in failures.most_common(60)],
         "drops": drops.most_common(20),
-        "parts": list(parts)[: IN_REPORT.parts],
         **{name: counts[name] for name in ("groups", "rollouts", "truncated", "unread")},
         "low": number(values[0]),
         "high": number(values[1]),

@@ -125,7 +125,7 @@ class _Search:
 
 def _places_with(record: Mapping[str, Any], wanted: str) -> list[int]:
     """Return the rollouts with a text in their answer, feedback or failures; all where it is in the prompt."""
-    if not record:
+    if "scored" not in record:  # the file has changed since it was indexed
         return []
     group, scores = record["scored"]["group"], record["scored"]["scores"]
     prompt = group["prompt"]
@@ -165,7 +165,7 @@ class RolloutPages:
     def page(self, chosen: RolloutFilter) -> dict[str, Any]:
         """Return one page of rows, how many there are, and how far a search is."""
         with self.index.connection() as db:
-            hits, searched = None, 1.0
+            hits, searched, full = None, 1.0, False
             # The name of a stage is that of a file: only those that were found in the folder are opened.
             if chosen.text and db.execute("SELECT 1 FROM files WHERE stage = ?", (chosen.stage,)).fetchone():
                 with self._lock:
@@ -179,6 +179,7 @@ class RolloutPages:
             "rows": rows,
             "offset": offset,
             "searched": searched,
+            "full": full,  # there may be more than the search has kept
             "indexed": self.index.share,
         }
 
@@ -192,18 +193,21 @@ class RolloutPages:
             self._searches.pop(next(iter(self._searches)))
         return found
 
-    def line(self, stage: str, line: int) -> bytes | None:
-        """Return a line of a rollouts file; None if there is none."""
+    def line(self, stage: str, line: int) -> bytes:
+        """Return a line of a rollouts file; a `UserError` if there is none."""
         with self.index.connection() as db:
             place = "SELECT offset, size FROM groups WHERE stage = ? AND line = ?"
             row = db.execute(place, (stage, line)).fetchone()
-        return None if row is None else read_line(self.index.file(stage), *row)
+        if row is None:
+            raise UserError("this group is not there, or not indexed yet: reload the list")
+        return read_line(self.index.file(stage), *row)
 
-    def record(self, stage: str, line: int) -> GroupRecord | None:
-        """Return a group; None if there is none, or if the file has changed since it was indexed."""
-        raw = self.line(stage, line)
-        record = parse_line(raw) if raw is not None else {}
-        return from_json(GroupRecord, record) if record else None
+    def record(self, stage: str, line: int) -> GroupRecord:
+        """Return a group; a `UserError` if there is none, or if the file has changed since it was indexed."""
+        record = parse_line(self.line(stage, line))
+        if not record:
+            raise UserError("the file has changed, and is indexed again: reload the list")
+        return from_json(GroupRecord, record)
 
     def all_rows(self, stage: str) -> Iterator[dict[str, Any]]:
         """Yield the row of each group in the order of the file, with those of its `rollouts`."""

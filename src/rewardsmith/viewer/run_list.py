@@ -14,13 +14,14 @@ from rewardsmith.errors import UserError
 from rewardsmith.viewer.display_rules import is_share, results
 from rewardsmith.viewer.rollout_index import RolloutIndex, index_file
 from rewardsmith.viewer.rollout_query import RolloutPages
-from rewardsmith.viewer.rollout_view import number
+from rewardsmith.viewer.rollout_view import number, parse_line
 from rewardsmith.viewer.run_overview import MetricsFile, read_json, read_overview
 
 MAX_DEPTH = 3  # folders between one that is named and a run
 MAX_RUNS = 2_000
 SCAN_SECONDS = 2.0  # between two looks for new runs
 WATCH_SECONDS = 60.0  # that the index of a run is kept up to date after the last request
+_TAIL = 200_000  # bytes in which the last line of metrics is looked for
 
 
 class OpenRun:
@@ -30,7 +31,7 @@ class OpenRun:
         self.name, self.folder = name, folder
         self.wanted = 0.0  # when it was last asked for
         self._metrics = MetricsFile(folder / "metrics.jsonl")
-        self._lock = threading.Lock()
+        self._lock, self._index_lock = threading.Lock(), threading.Lock()
         self._overview: tuple[str, dict[str, Any]] = ("", {})
         self._pages: RolloutPages | None = None
         self.indexed = ""  # the version whose rollouts are all in the index
@@ -54,7 +55,7 @@ class OpenRun:
     @property
     def pages(self) -> RolloutPages:
         """The pages of its rollouts, which the index may not have complete."""
-        with self._lock:
+        with self._index_lock:
             self.wanted = time.monotonic()
             if self._pages is None:
                 try:
@@ -76,14 +77,19 @@ class OpenRun:
     def entry(self) -> dict[str, Any]:
         """Return a line about the run for the list of runs."""
         summary = read_json(self.folder / "summary.json")
-        stages = summary.get("stages", [])
+        last = _last_line(self.folder / "metrics.jsonl") if summary.get("state") == "running" else {}
+        now = {"name": last.get("stage"), "done": last.get("step"), "steps": None} if last else {}
+        stages = summary.get("stages") or [now] * bool(now)
         return {
             "name": self.name,
             "title": summary.get("title", "")[:300],
             "state": summary.get("state", "unknown"),
-            "seconds": number(summary.get("seconds")),
+            "seconds": number(summary.get("seconds") or last.get("seconds")),
             "started": summary.get("facts", {}).get("started", ""),
-            "stages": [{key: stage.get(key) for key in ("name", "type", "steps", "done")} for stage in stages],
+            "stages": [
+                {"name": stage["name"], "steps": stage["steps"], "done": stage.get("done", stage["steps"])}
+                for stage in stages
+            ],
             "results": [result for stage in stages for result in _results(stage)],
             "changed": _changed(self.folder),
             "version": self.version,
@@ -97,6 +103,16 @@ def _results(stage: dict[str, Any]) -> Iterator[dict[str, Any]]:
         share = is_share(name, [side for side in (before, after) if side])
         values = {"before": number(before.get(name)), "after": number(after.get(name))}
         yield {"stage": stage["name"], "name": name.removeprefix("validation/"), "share": share, **values}
+
+
+def _last_line(path: Path) -> dict[str, Any]:
+    """Return the last complete line of metrics."""
+    if not path.exists():
+        return {}
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _TAIL))
+        lines = file.read().split(b"\n")
+    return parse_line(lines[-2]) if len(lines) > 1 else {}
 
 
 def _changed(folder: Path) -> float:

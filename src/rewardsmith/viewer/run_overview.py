@@ -22,6 +22,8 @@ MAX_METRICS_BYTES = 24_000_000  # of a longer file every n-th line is read, and 
 MAX_CURVES = 600  # a page shows how many more there were
 MAX_ROWS = 250  # rows of a table of an evaluation
 MAX_RECIPE = 200_000  # characters
+MAX_LINE = 32_000_000  # bytes of the group that names the parts of a reward
+MAX_PARTS = 100
 
 Curves = dict[str, dict[int, float]]
 """Of each metric the value at each step."""
@@ -37,6 +39,7 @@ class MetricsFile:
     def _start(self) -> None:
         self.stages: dict[str, Curves] = {}
         self.unread = 0  # lines
+        self.seconds: float | None = None  # of the run, at its last line
         self._lines = 0
         self._position = Position()
 
@@ -55,6 +58,7 @@ class MetricsFile:
             record = parse_line(line)
             self.unread += not record
             curves = self.stages.setdefault(record["stage"], {}) if record else {}
+            self.seconds = record.get("seconds", self.seconds)
             for name, value in record.get("metrics", {}).items():
                 curves.setdefault(name, {})[record["step"]] = math.nan if value is None else float(value)
         return self
@@ -64,6 +68,12 @@ def read_overview(folder: Path, metrics: MetricsFile | None = None) -> dict[str,
     """Return the overview of a run, whatever state it is in; its stages have no rollouts."""
     summary = read_json(folder / "summary.json")
     found = (metrics or MetricsFile(folder / "metrics.jsonl")).read()
+    recipe = _read_recipe(folder)
+    table = _parse_recipe(recipe)
+    # A run writes its summary when it ends; until then its recipe has the steps, and its metrics the rest.
+    planned = {
+        stage.get("name"): {key: stage.get(key) for key in ("type", "steps")} for stage in table.get("stages", [])
+    }
     known = {stage["name"]: stage for stage in summary.get("stages", [])}
     with_rollouts = [path.stem for path in sorted((folder / "rollouts").glob("*.jsonl"))]
     names = list(dict.fromkeys([*known, *found.stages, *with_rollouts]))
@@ -72,14 +82,13 @@ def read_overview(folder: Path, metrics: MetricsFile | None = None) -> dict[str,
     for name in names:
         shown = dict(list(found.stages.get(name, {}).items())[:left])
         left -= len(shown)
-        stages.append(_stage(name, known.get(name, {}), shown))
-    recipe = _read_recipe(folder)
-    table = _parse_recipe(recipe)
+        parts = part_names(folder / "rollouts" / f"{name}.jsonl") if name in with_rollouts else []
+        stages.append(_stage(name, known.get(name) or planned.get(name, {}), shown) | {"parts": parts})
     return {
         "title": summary.get("title") or folder.resolve().name or "run",
         "state": summary.get("state", "unknown"),
         "error": summary.get("error", "")[:4_000],
-        "seconds": number(summary.get("seconds")),
+        "seconds": number(summary.get("seconds") or found.seconds),
         "facts": _facts(summary.get("facts", {}), table),
         "stages": stages,
         "evaluations": read_evaluations(folder, list(known)),
@@ -94,14 +103,15 @@ def read_overview(folder: Path, metrics: MetricsFile | None = None) -> dict[str,
 def _stage(name: str, known: Mapping[str, Any], curves: Curves) -> dict[str, Any]:
     steps = max((step for curve in curves.values() for step in curve), default=0)
     validation = {metric: sorted(curve.items()) for metric, curve in curves.items() if metric.startswith("validation/")}
+    validated = sorted({step for curve in validation.values() for step, _ in curve})
     first = {metric: curve[0][1] for metric, curve in validation.items() if curve[0][0] == 0}
     last = {metric: curve[-1][1] for metric, curve in validation.items()}
     before, after = _numbers(known.get("before") or first), _numbers(known.get("after") or last)
-    validated = sorted({step for curve in validation.values() for step, _ in curve})
+    before = {} if validated == [0] else before  # nothing has been trained since
     history = [{metric: curves[metric][step] for metric in validation if step in curves[metric]} for step in validated]
     return {
         "name": name[:200],
-        "type": known.get("type", ""),
+        "type": known.get("type") or "",
         "steps": known.get("steps") or steps,
         "done": known.get("done", steps),
         "seconds": number(known.get("seconds")),
@@ -111,6 +121,19 @@ def _stage(name: str, known: Mapping[str, Any], curves: Curves) -> dict[str, Any
         "shares": [metric for metric in after if is_share(metric, [before, after, *history])],
         "curves": [{"name": metric[:200], **drawn(curve)} for metric, curve in curves.items()],
     }
+
+
+def part_names(path: Path) -> list[str]:
+    """Return the names of the parts of the reward in a rollouts file, as its first group has them."""
+    with path.open("rb") as file:
+        record = parse_line(file.readline(MAX_LINE))
+
+    def names(score: Mapping[str, Any], prefix: str = "") -> list[str]:
+        inner = score.get("parts") or {}
+        return [name for part in inner for name in (f"{prefix}{part}", *names(inner[part], f"{prefix}{part}."))]
+
+    scores = record["scored"]["scores"] if record else []
+    return names(scores[0])[:MAX_PARTS] if scores else []
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -38,6 +38,8 @@ def view(
 
     Example: `rewardsmith view runs/quickstart runs/quickstart-2 --open`
     """
+    if port is not None and not 0 <= port <= 65_535:
+        raise UserError(f"--port {port}: a port is a number from 0 to 65535")
     found = RunList(runs or (Path("runs"),))
     remove_unused(index_file(Path()).parent)
     if bundle is not None:

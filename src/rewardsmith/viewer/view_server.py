@@ -10,6 +10,8 @@ import asyncio
 import hmac
 import json
 import mimetypes
+import sqlite3
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from ipaddress import ip_address
@@ -22,7 +24,7 @@ from rewardsmith.viewer.judge_view import judge_prompts
 from rewardsmith.viewer.report import web_file
 from rewardsmith.viewer.rollout_query import RolloutFilter
 from rewardsmith.viewer.rollout_view import IN_VIEWER, group_view
-from rewardsmith.viewer.run_list import RunList
+from rewardsmith.viewer.run_list import OpenRun, RunList
 from rewardsmith.viewer.view_page import PAGE_FILES, POLICY, page
 
 TOKEN_COOKIE = "rewardsmith_view"
@@ -36,6 +38,7 @@ _HEADERS = {
 }
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _IDLE_SECONDS = 0.1
+_RETRY_SECONDS = 5.0
 
 
 def is_loopback(host: str) -> bool:
@@ -86,8 +89,12 @@ def make_app(runs: RunList, *, host: str = "127.0.0.1", token: str = "") -> web.
 
 async def _keep_indexed(runs: RunList) -> None:
     while True:
-        busy = await asyncio.to_thread(runs.update_indexes)
-        await asyncio.sleep(0 if busy else _IDLE_SECONDS)
+        try:
+            busy = await asyncio.to_thread(runs.update_indexes)
+            await asyncio.sleep(0 if busy else _IDLE_SECONDS)
+        except (OSError, sqlite3.Error) as error:  # a full disk, a run that is being removed
+            sys.stderr.write(f"the rollouts could not be indexed: {error}\n")
+            await asyncio.sleep(_RETRY_SECONDS)
 
 
 def _answer(content: Any, status: int = 200) -> web.Response:
@@ -148,50 +155,47 @@ class _Routes:
         return _answer(await asyncio.to_thread(read))
 
     async def overview(self, request: web.Request) -> web.Response:
-        run = self._runs.run(request.query.get("run", ""))
-        return _answer(await asyncio.to_thread(run.overview))
+        return await self._about(request, OpenRun.overview)
 
     async def stages(self, request: web.Request) -> web.Response:
-        pages = self._runs.run(request.query.get("run", "")).pages
-        found = await asyncio.to_thread(pages.stages)
-        return _answer({"stages": found, "indexed": pages.index.share})
-
-    async def rows(self, request: web.Request) -> web.Response:
-        pages = self._runs.run(request.query.get("run", "")).pages
-        chosen = RolloutFilter.parse(request.query)
-        return _answer(await asyncio.to_thread(pages.page, chosen))
+        return await self._about(request, lambda run: {"stages": run.pages.stages(), "indexed": run.pages.index.share})
 
     async def validations(self, request: web.Request) -> web.Response:
-        pages = self._runs.run(request.query.get("run", "")).pages
-        found = await asyncio.to_thread(pages.validations)
-        return _answer({"validations": found, "indexed": pages.index.share})
+        return await self._about(
+            request, lambda run: {"validations": run.pages.validations(), "indexed": run.pages.index.share}
+        )
+
+    async def rows(self, request: web.Request) -> web.Response:
+        chosen = RolloutFilter.parse(request.query)
+        return await self._about(request, lambda run: run.pages.page(chosen))
 
     async def group(self, request: web.Request) -> web.Response:
-        run, stage, line = self._place(request)
-        record = await asyncio.to_thread(run.pages.record, stage, line)
-        if record is None:
-            raise UserError("this group is not there, or not indexed yet: reload the list")
-        return _answer(group_view(record, IN_VIEWER))
+        stage, line = _place(request)
+        return await self._about(request, lambda run: group_view(run.pages.record(stage, line), IN_VIEWER))
 
     async def raw(self, request: web.Request) -> web.Response:
         """Return the line of the file as it is, to be saved: there is no limit on what is in it."""
-        run, stage, line = self._place(request)
-        raw = await asyncio.to_thread(run.pages.line, stage, line)
-        if raw is None:
-            raise UserError("this group is not there, or not indexed yet: reload the list")
+        stage, line = _place(request)
+        body = await self._of_run(request, lambda run: run.pages.line(stage, line))
         disposition = {"Content-Disposition": f'attachment; filename="group-{line}.json"'}
-        return web.Response(body=raw, content_type="application/json", headers=disposition)
+        return web.Response(body=body, content_type="application/json", headers=disposition)
 
     async def prompts(self, request: web.Request) -> web.Response:
-        run, stage, line = self._place(request)
-        record = await asyncio.to_thread(run.pages.record, stage, line)
-        if record is None:
-            raise UserError("this group is not there, or not indexed yet: reload the list")
-        return _answer({"prompts": await judge_prompts(run.folder, stage, record)})
+        stage, line = _place(request)
+        folder, record = await self._of_run(request, lambda run: (run.folder, run.pages.record(stage, line)))
+        return _answer({"prompts": await judge_prompts(folder, stage, record)})
 
-    def _place(self, request: web.Request) -> tuple[Any, str, int]:
-        run = self._runs.run(request.query.get("run", ""))
-        line = request.query.get("line", "")
-        if not (line.isascii() and line.isdecimal() and len(line) < 12):
-            raise UserError(f"line = {line[:60]!r} is no number of a line")
-        return run, request.query.get("stage", ""), int(line)
+    async def _of_run(self, request: web.Request, read: Callable[[OpenRun], Any]) -> Any:
+        name = request.query.get("run", "")
+        return await asyncio.to_thread(lambda: read(self._runs.run(name)))
+
+    async def _about(self, request: web.Request, read: Callable[[OpenRun], Any]) -> web.Response:
+        return _answer(await self._of_run(request, read))
+
+
+def _place(request: web.Request) -> tuple[str, int]:
+    """Return the stage and the line that a request names."""
+    line = request.query.get("line", "")
+    if not (line.isascii() and line.isdecimal() and len(line) < 12):
+        raise UserError(f"line = {line[:60]!r} is no number of a line")
+    return request.query.get("stage", ""), int(line)

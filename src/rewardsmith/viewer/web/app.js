@@ -1,8 +1,8 @@
 "use strict";
 // The page of `rewardsmith view`: its state is the hash of the address, so that every place has a link.
 (() => {
-const { el, button, direction, chip, table, duration, plural, formatted, difference, stateChip, top, heads, evaluations, models, failures, curves, longest, stageTitle,
-  recipe, controls, browse, compare, source, query, KEPT } = window.rs;
+const { el, button, direction, chip, table, duration, plural, formatted, difference, stateChip, top, heads, evaluations, models,
+  failures, curves, longest, stageTitle, recipe, controls, browse, compare, source, query, KEPT } = window.rs;
 const POLL = 2000, SLOW = 15000; // milliseconds; slow while nobody looks
 const NAMES = ["view", "run", "stage", "line", "rollout", "page", "cases", ...KEPT];
 const VIEWS = { runs: "Runs", run: "Overview", rollouts: "Rollouts", compare: "Compare" };
@@ -37,16 +37,19 @@ function notice(text) {
 
 function drawBar() {
   const { state } = app;
-  const tab = (view, changes) => el("a", { href: app.address({ view, ...changes }, { fresh: true }), "aria-current": state.view === view ? "page" : null }, VIEWS[view]);
+  const tab = (view, changes) => el("a", { href: app.address({ view, ...changes }, { fresh: true }),
+    "aria-current": state.view === view ? "page" : null }, VIEWS[view]);
   const run = el("select", { "aria-label": "Run" }, app.runs.map((one) => el("option", { value: one.name }, one.name)));
   run.value = state.run;
-  run.addEventListener("change", () => { location.hash = app.address({ run: run.value, view: ["run", "rollouts"].includes(state.view) ? state.view : "run" }, { fresh: true }); });
+  run.addEventListener("change", () => { location.hash = app.address({ run: run.value }, { fresh: true }); });
   const now = app.runs.find((one) => one.name === state.run);
   const withNow = state.with.length || !state.run ? {} : { with: [state.run] };
   bar.replaceChildren(el("div", { class: "bar" }, el("a", { class: "brand", href: "#view=runs" }, "rewardsmith"),
-    el("nav", { "aria-label": "Views" }, tab("runs", {}), now ? [tab("run", {}), tab("rollouts", {})] : null, tab("compare", withNow)),
-    now && ["run", "rollouts"].includes(state.view) ? [run, stateChip(now.state)] : null,
-    el("span", { class: "grow" }), source.live ? el("span", { class: "live", title: "the page follows the runs" }, "live") : chip("bundle"),
+    el("nav", { "aria-label": "Views" }, tab("runs", {}), now ? [tab("run", {}), tab("rollouts", {})] : null,
+      tab("compare", withNow)),
+    now && ["run", "rollouts"].includes(state.view) ? [run, state.view === "rollouts" ? stateChip(now.state) : null] : null,
+    el("span", { class: "grow" }), source.live ? el("span", { class: "live", title: "the page follows the runs" }, "live")
+      : chip("bundle"),
     button("?", help, { "aria-label": "Keys", class: "round" })), el("div", { id: "notice" }));
 }
 
@@ -60,23 +63,34 @@ function runsView() {
     const chosen = new Set(app.state.with);
     const result = (one) => {
       const form = one.share ? "share" : "number";
-      return el("div", { class: "num" }, el("small", { class: "soft" }, `${one.stage} ${one.name} `), one.before === null ? null : `${formatted(one.before, form)} → `, el("b", {}, formatted(one.after, form)),
-        one.before === null || one.after === null ? null : el("small", { class: ["worse", "soft", "better"][Math.sign((one.after - one.before) * direction(one.name)) + 1] },
+      return el("div", { class: "num" }, el("small", { class: "soft" }, `${one.stage} ${one.name} `),
+        one.before === null ? null : `${formatted(one.before, form)} → `, el("b", {}, formatted(one.after, form)),
+        one.before === null || one.after === null ? null : el("small",
+          { class: ["worse", "soft", "better"][Math.sign((one.after - one.before) * direction(one.name)) + 1] },
           ` ${one.after >= one.before ? "▲" : "▼"} ${difference(one.after - one.before, form)}`));
     };
-    const steps = (run) => run.stages.map((stage) => `${stage.name} ${stage.done}/${stage.steps}`).join(" → ");
+    const steps = (run) => run.stages.map((stage) => `${stage.name} ${stage.done}${stage.steps ? `/${stage.steps}` : ""}`)
+      .join(" → ");
+    const when = (run) => (run.state === "running" ? `last write ${ago(run.changed)}` : run.started.slice(0, 16).replace("T", " "));
     const tick = (run) => {
       const box = el("input", { type: "checkbox", "aria-label": `compare ${run.name}` });
       box.checked = chosen.has(run.name);
-      box.addEventListener("change", () => app.go({ with: box.checked ? [...app.state.with, run.name] : app.state.with.filter((name) => name !== run.name) }));
+      box.addEventListener("change", () => app.go({ with: box.checked ? [...app.state.with, run.name]
+        : app.state.with.filter((name) => name !== run.name) }));
       return box;
     };
-    const rows = app.runs.map((run) => [tick(run), el("div", {}, el("a", { class: "runname", href: app.address({ view: "run", run: run.name }, { fresh: true }) }, run.name), el("div", { class: "small soft" }, run.title)),
-      stateChip(run.state), el("span", { class: "small" }, steps(run)), el("div", {}, run.results.map(result)), el("span", { class: "small num" }, duration(run.seconds)),
-      el("span", { class: "small soft num" }, run.state === "running" ? `last write ${ago(run.changed)}` : run.started.slice(0, 16).replace("T", " "))]);
-    const go = el("a", { class: "action", href: app.address({ view: "compare" }, { fresh: true }) }, `Compare ${plural(chosen.size, "run")}`);
-    node.replaceChildren(el("div", { class: "title" }, el("h1", {}, "Runs"), chip(String(app.runs.length)), chosen.size ? go : el("span", { class: "soft small" }, "tick runs to compare them")),
-      app.runs.length ? el("div", { class: "card runs" }, table(["", "run", "state", "steps", "result", "time", ""], rows, { label: "Runs" })) : el("p", { class: "empty" }, "No run has begun in this folder yet."));
+    const rows = app.runs.map((run) => [tick(run), el("div", {},
+      el("a", { class: "runname", href: app.address({ view: "run", run: run.name }, { fresh: true }) }, run.name),
+        el("div", { class: "small soft" }, run.title)),
+      stateChip(run.state), el("span", { class: "small" }, steps(run)), el("div", {}, run.results.map(result)),
+        el("span", { class: "small num" }, duration(run.seconds)),
+      el("span", { class: "small soft num" }, when(run))]);
+    const go = el("a", { class: "action", href: app.address({ view: "compare" }, { fresh: true }) },
+      `Compare ${plural(chosen.size, "run")}`);
+    node.replaceChildren(el("div", { class: "title" }, el("h1", {}, "Runs"), chip(String(app.runs.length)),
+      chosen.size ? go : el("span", { class: "soft small" }, "tick runs to compare them")),
+      app.runs.length ? el("div", { class: "card runs" }, table(["", "run", "state", "steps", "result", "time", ""], rows,
+        { label: "Runs" })) : el("p", { class: "empty" }, "No run has begun in this folder yet."));
   }
   return { node, refresh };
 }
@@ -94,18 +108,22 @@ function runView() {
     if (run !== app.state.run || now === drawn) return;
     drawn = now;
     const counted = (name) => found.stages.find((one) => one.name === name);
-    const link = (name) => (counted(name) && counted(name).groups ? el("a", { class: "action", href: app.address({ view: "rollouts", stage: name }, { fresh: true }) },
+    const link = (name) => (counted(name) && counted(name).groups
+      ? el("a", { class: "action", href: app.address({ view: "rollouts", stage: name }, { fresh: true }) },
       `${plural(counted(name).rollouts, "rollout")} in ${plural(counted(name).groups, "group")}`) : null);
     above.replaceChildren(...[top(data), heads(data), evaluations(data), models(data),
-      failures(found.stages.flatMap((one) => one.failures.map(([part, kind, count]) => [`${one.name}: ${part || "the whole score"}`, kind, count])))].flat().filter(Boolean));
+      failures(found.stages.flatMap((one) => one.failures.map(([part, kind, count]) =>
+        [`${one.name}: ${part || "the whole score"}`, kind, count])))].flat().filter(Boolean));
     const names = JSON.stringify([run, data.stages.map((stage) => stage.name)]);
     if (names !== shape || !data.stages.every((stage, i) => made[i].update(stage))) {
       shape = names;
       made = data.stages.map((stage) => curves(stage, { tabled: data.evaluations.some((one) => one.name === stage.name) }));
-      stages.replaceChildren(el("div", { class: "controls" }, controls(longest(data.stages))), ...data.stages.map((stage, i) => el("section", { class: "stage", "aria-label": `Stage ${stage.name}` },
+      stages.replaceChildren(el("div", { class: "controls" }, controls(longest(data.stages))),
+        ...data.stages.map((stage, i) => el("section", { class: "stage", "aria-label": `Stage ${stage.name}` },
         el("div", { class: "title", "data-stage": stage.name }), made[i].node)));
     }
-    stages.querySelectorAll("[data-stage]").forEach((place, i) => place.replaceChildren(stageTitle(data.stages[i], data), ...[link(data.stages[i].name)].filter(Boolean)));
+    stages.querySelectorAll("[data-stage]").forEach((place, i) =>
+      place.replaceChildren(stageTitle(data.stages[i], data), ...[link(data.stages[i].name)].filter(Boolean)));
     const open = below.querySelector("details")?.open;
     below.replaceChildren(...[recipe(data)].filter(Boolean));
     if (open) below.querySelector("details").open = true;
@@ -115,12 +133,15 @@ function runView() {
 
 // ---- keys ------------------------------------------------------------------------------------------------------------
 
-const KEYS = [["j / k", "next and previous group in the list"], ["← / →", "previous and next step; in a chart, along the curve"], ["/", "search the rollouts"],
+const KEYS = [["j / k", "next and previous group in the list"], ["← / →", "previous and next step; in a chart, along the curve"],
+  ["/", "search the rollouts"],
   ["Esc", "back to the list"], ["1 – 4", "runs, overview, rollouts, compare"], ["?", "this list"]];
 
 function help() {
   const box = el("dialog", { class: "help", "aria-label": "Keys" }, el("h2", {}, "Keys"),
-    el("dl", {}, KEYS.map(([key, text]) => el("div", {}, el("dt", {}, el("kbd", {}, key)), el("dd", {}, text)))), el("p", { class: "soft small" }, "Drag in a chart to zoom in, double-click to zoom out. Every place of this page has an address of its own."),
+    el("dl", {}, KEYS.map(([key, text]) => el("div", {}, el("dt", {}, el("kbd", {}, key)), el("dd", {}, text)))),
+      el("p", { class: "soft small" },
+        "Drag in a chart to zoom in, double-click to zoom out. Every place of this page has an address of its own."),
     button("Close", () => box.close()));
   box.addEventListener("close", () => box.remove());
   document.body.append(box);
@@ -133,8 +154,11 @@ document.addEventListener("keydown", (event) => {
   if (event.key === "Escape" && typing) { typing.blur(); return; }
   if (typing) return;
   const inBrowse = app.state.view === "rollouts", slider = event.target.matches("input[type=range]");
-  const changeTo = (view) => () => { if (view === "runs" || view === "compare" || app.state.run) location.hash = app.address({ view }, { fresh: true }); };
-  const actions = { "?": help, "/": search, 1: changeTo("runs"), 2: changeTo("run"), 3: changeTo("rollouts"), 4: changeTo("compare"),
+  const changeTo = (view) => () => {
+    if (view === "runs" || view === "compare" || app.state.run) location.hash = app.address({ view }, { fresh: true });
+  };
+  const actions = { "?": help, "/": search, 1: changeTo("runs"), 2: changeTo("run"), 3: changeTo("rollouts"),
+    4: changeTo("compare"),
     ...(inBrowse ? { j: () => shown.next(1), k: () => shown.next(-1), Escape: () => app.go({ line: "", rollout: "" }),
       ...(slider ? {} : { ArrowRight: () => shown.step(1), ArrowLeft: () => shown.step(-1) }) } : {}) };
   if (!Object.hasOwn(actions, event.key)) return;
@@ -144,7 +168,10 @@ document.addEventListener("keydown", (event) => {
 
 function search() {
   if (app.state.view !== "rollouts" && app.state.run) location.hash = app.address({ view: "rollouts" }, { fresh: true });
-  const find = (left) => { const box = document.getElementById("search"); if (box) { box.focus(); box.select(); } else if (left) setTimeout(() => find(left - 1), 50); };
+  const find = (left) => {
+    const box = document.getElementById("search");
+    if (box) { box.focus(); box.select(); } else if (left) setTimeout(() => find(left - 1), 50);
+  };
   find(40);
 }
 
@@ -175,7 +202,8 @@ async function draw() {
 const update = () => draw().catch(app.failed);
 let known = "{}";
 
-const versions = () => source.version([...new Set([app.state.run, ...(app.state.view === "compare" ? app.state.with : [])])].filter(Boolean));
+const versions = () => source.version([...new Set([app.state.run,
+  ...(app.state.view === "compare" ? app.state.with : [])])].filter(Boolean));
 
 async function poll() {
   try {

@@ -125,7 +125,8 @@ function series(lines) {
       fill: lines.length === 1 && raw ? `${stroke}16` : undefined,
       points: { show: raw && few(line) ? true : undefined, size: 7, fill: stroke, stroke: colour("--card"), width: 1.5 } };
   };
-  return [{}, ...lines.map((line, i) => one(line, i, true)), ...lines.map((line, i) => ({ ...one(line, i, false), points: { show: false } }))];
+  return [{}, ...lines.map((line, i) => one(line, i, true)),
+    ...lines.map((line, i) => ({ ...one(line, i, false), points: { show: false } }))];
 }
 
 function axes() {
@@ -140,7 +141,7 @@ function axes() {
 
 function options(name, lines, width, sync, moved) {
   const log = settings.log && canBeLog(lines);
-  return { width, height: HEIGHT, legend: { show: false }, series: series(lines), axes: axes(), padding: [8, 8, 0, 0],
+  return { width, height: HEIGHT, legend: { show: false }, series: series(lines), axes: axes(), padding: [8, 14, 0, 0],
     scales: { x: { time: false }, y: log ? { distr: 3 } : { range: () => range(lines) } },
     cursor: { y: false, sync: { key: sync, scales: ["x", null] }, drag: { x: true, y: false },
       points: { size: 9, fill: (u, i) => u.series[i].stroke(u, i) } },
@@ -245,7 +246,8 @@ function spark(curve) {
 function constants(lines) {
   if (!lines.length) return null;
   return window.rs.fold(false, "Constant", `${plural(lines.length, "metric")} without a change`,
-    window.rs.table(["metric", { name: "value", right: true }], lines.map((line) => [line.name, show(line.y[0])]), { label: "Constant metrics" }));
+    window.rs.table(["metric", { name: "value", right: true }], lines.map((line) => [line.name, show(line.y[0])]),
+      { label: "Constant metrics" }));
 }
 
 // How the curves are drawn: two controls, for all charts of the page.

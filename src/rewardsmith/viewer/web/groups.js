@@ -17,7 +17,8 @@ function marks(one, { low, high }, { trained = false, head = null }) {
 }
 
 const part = (one) => (one.failure
-  ? el("span", { class: one.called ? "chip bad" : "chip", title: one.failure.text }, `${one.name} ${one.called ? "✕" : "–"} ${one.failure.kind}`)
+  ? el("span", { class: one.called ? "chip bad" : "chip", title: one.failure.text },
+    `${one.name} ${one.called ? "✕" : "–"} ${one.failure.kind}`)
   : chip(one.name, el("b", {}, show(one.value)), one.label ? el("span", {}, one.label) : null));
 
 function aside(title, open, ...children) {
@@ -27,7 +28,8 @@ function aside(title, open, ...children) {
 // `options`: `trained` where every rollout should have an advantage, `open` to show feedback at once, `name` of a
 // rollout, `head` before its reward.
 function rollout(one, scale, ink, options = {}) {
-  const failed = [one.failure, ...one.parts.map((inner) => inner.called && inner.failure && { ...inner.failure, name: inner.name })];
+  const failed = [one.failure, ...one.parts.map((inner) => inner.called && inner.failure
+    && { ...inner.failure, name: inner.name })];
   const details = [...new Map(failed.filter((failure) => failure && failure.text).reverse()
     .map((failure) => [failure.text, failure])).values()].reverse();
   const wrote = one.parts.filter((inner) => inner.feedback);
@@ -39,7 +41,8 @@ function rollout(one, scale, ink, options = {}) {
     cutNote(one),
     one.parts.length ? el("div", { class: "parts" }, one.parts.map(part)) : null,
     details.map((failure) => aside(`what failed${failure.name ? ` in ${failure.name}` : ""}`, options.open,
-      el("pre", {}, failure.text), failure.attempts > 1 ? el("p", { class: "soft small" }, plural(failure.attempts, "attempt")) : null)),
+      el("pre", {}, failure.text), failure.attempts > 1 ? el("p", { class: "soft small" }, plural(failure.attempts, "attempt"))
+        : null)),
     wrote.map((inner) => aside(inner === one ? "feedback" : `feedback of ${inner.name}`, options.open,
       el("pre", { dir: "auto" }, inner.feedback.text), cutNote(inner.feedback))));
 }
@@ -74,7 +77,8 @@ function prompt(one, { info = false } = {}) {
     one.earlier ? el("p", { class: "soft small" }, `${plural(one.earlier, "earlier message")} not shown`) : null,
     one.messages.map((message) => turn(message.role, message)),
     one.answer ? turn("answer", one.answer) : null,
-    info && one.info ? aside("what else came with the row", false, el("pre", { dir: "auto" }, one.info.text), cutNote(one.info)) : null);
+    info && one.info ? aside("what else came with the row", false, el("pre", { dir: "auto" }, one.info.text), cutNote(one.info))
+      : null);
 }
 
 Object.assign(window.rs, { rollout, column, prompt, messages, meanReward });

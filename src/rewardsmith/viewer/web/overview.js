@@ -5,15 +5,17 @@ const { el, chip, fold, table, show, plural, duration, formatted, difference, me
   constants } = window.rs;
 
 const STATE = { finished: "✓ finished", running: "… running", stopped: "■ stopped early", failed: "✗ ended by an error",
-  unknown: "? no summary: killed, or still running" };
-const stateChip = (state) => el("span", { class: `chip ${Object.hasOwn(STATE, state) ? state : "unknown"}` }, STATE[state] || state);
+  unknown: "? no summary" };
+const stateChip = (state) => el("span", { class: `chip ${Object.hasOwn(STATE, state) ? state : "unknown"}`,
+  title: state === "unknown" ? "killed, or still running" : null }, STATE[state] || state);
 
 // ---- the head of a page ----------------------------------------------------------------------------------------------
 
 function facts(data) {
   if (!data.facts.length) return null;
   const shown = (name, value) => (name === "started" ? value.replace("T", " ").replace(/\+00:00$/, " UTC") : value);
-  return el("dl", { class: "facts" }, data.facts.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, shown(name, value)))));
+  return el("dl", { class: "facts" }, data.facts.map(([name, value]) =>
+    el("div", {}, el("dt", {}, name), el("dd", {}, shown(name, value)))));
 }
 
 function top(data, ...brand) {
@@ -23,7 +25,8 @@ function top(data, ...brand) {
     el("h1", {}, data.title),
     el("p", { class: "soft" }, about.filter(Boolean).join(" · ")),
     facts(data),
-    data.error ? el("div", { class: "error", role: "alert" }, el("b", {}, "The run ended by an error"), el("pre", {}, data.error)) : null);
+    data.error ? el("div", { class: "error", role: "alert" }, el("b", {}, "The run ended by an error"), el("pre", {}, data.error))
+      : null);
 }
 
 // A stage may have been stopped before its end, or have gone on beyond what the recipe has now.
@@ -104,7 +107,8 @@ function compared(kind, some, label = (one) => one.name) {
   const cell = (value, form) => [formatted(value ?? null, form), value > 0 && value <= 1 ? meter(value, 4) : null];
   return el("div", { class: "compared" }, el("h3", {}, KINDS[kind] || kind),
     table(["stage", ...names.map((name) => ({ name: name.replaceAll("_", " "), right: true }))],
-      some.map((one) => [el("b", {}, label(one)), ...names.map((name) => cell(one.main[name], one.shares.includes(name) ? "share" : "number"))]),
+      some.map((one) => [el("b", {}, label(one)), ...names.map((name) =>
+        cell(one.main[name], one.shares.includes(name) ? "share" : "number"))]),
       { label: KINDS[kind] || kind }));
 }
 
@@ -182,9 +186,10 @@ function lessons(one, part) {
 function layout(one) {
   const learned = learners(one).flatMap((part) => lessons(one, part));
   const used = new Set(learned.flatMap(([, lines]) => lines.map((line) => line.name)));
-  const all = grouped(one.curves.filter((curve) => !used.has(curve.name)), one.parts || (one.rollouts ? one.rollouts.parts : []));
+  const all = grouped(one.curves.filter((curve) => !used.has(curve.name)), one.parts);
   const still = ([, lines]) => lines.every(isConstant);
-  const groups = all.map(([prefix, charts]) => [prefix, charts.filter((entry) => !still(entry))]).filter(([, charts]) => charts.length);
+  const groups = all.map(([prefix, charts]) => [prefix, charts.filter((entry) => !still(entry))])
+    .filter(([, charts]) => charts.length);
   const flat = all.flatMap(([, charts]) => charts.filter(still).flatMap(([, lines]) => lines));
   return { learned, groups, flat };
 }
@@ -197,18 +202,22 @@ function curves(one, { tabled = false } = {}) {
     return made[made.length - 1].node;
   };
   const { learned, groups, flat } = layout(one);
-  const panel = learned.length ? fold(true, "Process rewards", "fresh: on rollouts that the model has not learned from; chance: what a coin gets",
+  const panel = learned.length ? fold(true, "Process rewards",
+    "fresh: on rollouts that the model has not learned from; chance: what a coin gets",
     el("div", { class: `charts row${Math.min(4, learned.length)}` }, learned.map(drawn))) : null;
   const folds = groups.map(([prefix, charts], k) => {
-    const group = fold(k < 8 && rank(prefix) < LATE && !tabled, prefix, plural(charts.length, "chart"), el("div", { class: "charts" }, charts.map(drawn)));
+    const group = fold(k < 8 && rank(prefix) < LATE && !tabled, prefix, plural(charts.length, "chart"),
+      el("div", { class: "charts" }, charts.map(drawn)));
     group.classList.add(`wide${Math.min(3, charts.length)}`);
     return group;
   });
   const node = el("div", { class: "curves" }, panel,
-    one.curves.length ? el("div", { class: "groups" }, folds) : el("p", { class: "empty" }, "No metrics were written for this stage."),
+    one.curves.length ? el("div", { class: "groups" }, folds)
+      : el("p", { class: "empty" }, "No metrics were written for this stage."),
     constants(flat));
   const shape = ({ learned: a, groups: b, flat: c }) => JSON.stringify([a.map(([name]) => name),
-    b.map(([, charts]) => charts.map(([name, lines]) => [name, lines.map((line) => line.name)])), c.map((line) => [line.name, line.y[0]])]);
+    b.map(([, charts]) => charts.map(([name, lines]) => [name, lines.map((line) => line.name)])),
+      c.map((line) => [line.name, line.y[0]])]);
   const before = shape({ learned, groups, flat });
   const update = (next) => {
     const now = layout(next);
@@ -238,13 +247,17 @@ function coloured(line) {
   return setting ? [el("span", { class: "t-key" }, setting[1]), setting[2]] : line;
 }
 
-const recipe = (data) => (data.recipe ? el("section", { class: "stage recipe" }, fold(false, "Recipe", "with every default filled in",
+const recipe = (data) => (data.recipe ? el("section", { class: "stage recipe" },
+  fold(false, "Recipe", "with every default filled in",
   el("pre", { tabindex: "0" }, data.recipe.split("\n").map((line) => [coloured(line), "\n"])))) : null);
 
 // Which way is better: 1 up, -1 down, 0 where one cannot know.
-const UP = /^(mean@|best@|pass@|accuracy|verified|top1|f1|precision|recall|exact)/, DOWN = /^(failed|failures|truncated|unsound|mad|loss|ties)/;
-const direction = (metric) => { const name = metric.replace(/^(validation\/)?(sources\/[^/]+\/)?/, ""); return UP.test(name) ? 1 : DOWN.test(name) ? -1 : 0; };
+const UP = /^(mean@|best@|pass@|accuracy|verified|top1|f1|precision|recall|exact)/,
+  DOWN = /^(failed|failures|truncated|unsound|mad|loss|ties)/;
+const direction = (metric) => { const name = metric.replace(/^(validation\/)?(sources\/[^/]+\/)?/, "");
+return UP.test(name) ? 1 : DOWN.test(name) ? -1 : 0; };
 
-Object.assign(window.rs, { distinct, direction, top, stateChip, about, heads, evaluations, byKind, compared, models, usage, failures, curves, longest, stageTitle: title,
+Object.assign(window.rs, { distinct, direction, top, stateChip, about, heads, evaluations, byKind, compared, models, usage,
+  failures, curves, longest, stageTitle: title,
   recipe });
 })();

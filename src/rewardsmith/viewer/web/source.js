@@ -11,7 +11,8 @@ async function read(address) {
 function query(values) {
   const all = new URLSearchParams();
   for (const [name, value] of Object.entries(values)) {
-    for (const one of Array.isArray(value) ? value : [value]) if (one !== "" && one !== null && one !== undefined) all.append(name, one);
+    for (const one of Array.isArray(value) ? value : [value]) if (one !== "" && one !== null && one !== undefined) all.append(name,
+      one);
   }
   return all.toString();
 }
@@ -65,7 +66,8 @@ function matches(group, one, filter) {
   const at = (value, low, high) => (low === "" || low === undefined || (value !== null && value >= Number(low)))
     && (high === "" || high === undefined || (value !== null && value <= Number(high)));
   return (!filter.kind || group.kind === filter.kind) && (!filter.source || group.source === filter.source)
-    && (!filter.prompt || group.prompt === filter.prompt) && (!filter.dropped || (group.dropped !== "") === (filter.dropped === "yes"))
+    && (!filter.prompt || group.prompt === filter.prompt) && (!filter.dropped
+      || (group.dropped !== "") === (filter.dropped === "yes"))
     && at(group.step, filter.step_min, filter.step_max) && at(one.reward, filter.reward_min, filter.reward_max)
     && (!filter.failure || (filter.failure === "any" ? one.failures.length > 0 : one.failures.includes(filter.failure)));
 }
@@ -90,7 +92,8 @@ async function search(at, text) {
     : value !== null && typeof value === "object" && Object.values(value).some(has));
   for (let i = 0; i < SEARCHED && state.next < count; i += 1, state.next += 1) {
     for (const [line, body] of Object.entries(await optional(`${at.base}/groups-${state.next}`) || {})) {
-      const places = has(body.prompt) ? body.rollouts.map((_, k) => k) : body.rollouts.flatMap((one, k) => (has({ ...one, rewards: null }) ? [k] : []));
+      const places = has(body.prompt) ? body.rollouts.map((_, k) => k)
+        : body.rollouts.flatMap((one, k) => (has({ ...one, rewards: null }) ? [k] : []));
       if (places.length) state.hits.set(Number(line), new Set(places));
     }
   }
@@ -98,21 +101,24 @@ async function search(at, text) {
 }
 
 async function rows(run, filter) {
-  const at = await place(run, filter.stage), { hits, searched } = filter.text ? await search(at, filter.text) : { hits: null, searched: 1 };
+  const at = await place(run, filter.stage), { hits, searched } = filter.text ? await search(at, filter.text)
+    : { hits: null, searched: 1 };
   const found = [];
   for (let k = 0; k < Math.ceil(at.lines / at.rows); k += 1) {
     for (const group of await optional(`${at.base}/rows-${k}`) || []) {
       const listed = group.rollouts.filter((one) => matches(group, one, filter) && (!hits || hits.get(group.line)?.has(one.place)));
-      if (filter.by === "rollouts") { const { rollouts, ...shared } = group; found.push(...listed.map((one) => ({ ...shared, ...one }))); }
+      if (filter.by === "rollouts") { const { rollouts, ...shared } = group;
+      found.push(...listed.map((one) => ({ ...shared, ...one }))); }
       else if (listed.length) found.push(groupRow(group));
     }
   }
   const sign = filter.order === "down" ? -1 : 1, key = filter.sort || "step";
   const last = (value) => (value === null ? 1 : 0);
   found.sort((a, b) => last(a[key]) - last(b[key]) || sign * (a[key] - b[key]) || sign * (a.line - b.line) || a.place - b.place);
-  const place_of = filter.find === "" || filter.find === undefined ? -1 : found.findIndex((one) => one.line === Number(filter.find));
+  const place_of = filter.find === "" || filter.find === undefined ? -1
+    : found.findIndex((one) => one.line === Number(filter.find));
   const offset = place_of < 0 ? filter.offset || 0 : Math.floor(place_of / filter.limit) * filter.limit;
-  return { total: found.length, rows: found.slice(offset, offset + filter.limit), offset, searched, indexed: 1 };
+  return { full: false, total: found.length, rows: found.slice(offset, offset + filter.limit), offset, searched, indexed: 1 };
 }
 
 const bundle = {
