@@ -36,6 +36,9 @@ NOT_YET = Failure("skipped", "the trainer scores it once the groups of the step 
 FIRST_PAUSE, MAX_PAUSE = 1.0, 30.0
 """Seconds before an unreachable service is tried again: doubled each time, up to the second."""
 
+MAX_SECONDS = 100_000
+"""Latencies of groups that are kept until they are read."""
+
 MAX_REPEATS = 3
 """How often rollouts are scored again while the service responds to others: after that, the rollouts are at fault."""
 
@@ -57,7 +60,8 @@ class Component:
     def __init__(self, name: str, reward: Reward, failure: FailureSettings | None = None) -> None:
         self.name = name
         self.reward = reward
-        self.seconds: list[float] = []  # how long each group took, until `latencies` reads it
+        # How long each group took, until `latencies` reads it.
+        self.seconds: deque[float] = deque(maxlen=MAX_SECONDS)
         self.log: Callable[[str], None] = lambda text: None
         self.ignore_failures = False  # True where nothing depends on it: its failures never stop the run
         self.unlimited = False  # True where its failures are what is measured: there is no budget

@@ -171,5 +171,6 @@ def latencies(root: Component) -> dict[str, list[float]]:
     taken = {}
     for path, component in walk(root):
         if component.seconds:
-            taken[path], component.seconds = component.seconds, []
+            taken[path] = list(component.seconds)
+            component.seconds.clear()
     return taken

@@ -106,7 +106,8 @@ def use_run_layer(model: Any) -> bool:
     """Let transformers run the layers of a model by `run_layer`; return whether its architecture allows that."""
     if not model.supports_gradient_checkpointing:
         return False
-    enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable  # before 5.23
+    # Before transformers 5.23 it has the second name.
+    enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
     enable({"use_reentrant": False})
     for module in model.modules():
         if hasattr(module, "gradient_checkpointing"):
