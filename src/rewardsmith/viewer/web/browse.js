@@ -78,7 +78,8 @@ function scrubber(stage, state, change) {
 function filters(stages, stage, state, change) {
   const kinds = [...new Set(stage.steps.map(([, kind]) => kind))];
   const failing = [...new Set(stage.failures.map(([, kind]) => kind))];
-  const set = FILTERS.filter((name) => state[name]);
+  const scrubbed = state.step_min !== "" && state.step_min === state.step_max; // the scrubber shows it
+  const set = FILTERS.filter((name) => state[name] && !(scrubbed && name.startsWith("step_")));
   const all = [["", "all"]];
   const more = el("div", { class: "fields" },
     kinds.length > 1 ? select("kind", "kind", state.kind, [...all, ...kinds.map((kind) => [kind, kind])], change) : null,

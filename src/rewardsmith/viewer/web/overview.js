@@ -126,7 +126,7 @@ function evaluations(data) {
     found.note ? el("p", { class: "soft small" }, found.note) : null));
   return el("section", { class: "stage", id: "evaluations", "aria-label": "Evaluations" },
     el("div", { class: "title" }, el("h2", {}, "Evaluations"), chip(plural(data.evaluations.length, "stage"))),
-    el("div", { class: "card" }, byKind(data.evaluations).map(([kind, some]) => compared(kind, some))),
+    data.evaluations.length > 1 ? el("div", { class: "card" }, byKind(data.evaluations).map(([kind, some]) => compared(kind, some))) : null,
     data.evaluations.map((one) => fold(data.evaluations.length === 1, one.name, one.kind,
       el("div", { class: "card" }, tables(one)))));
 }
