@@ -192,7 +192,8 @@ function browse(app) {
   const me = { node, refresh, next, step: scrub, rows: [], total: 0, page: 0 };
   let stages = [], shown = "", filtered = "", opened = "", alive = 0;
 
-  const stageOf = () => stages.find((one) => one.name === app.state.stage) || stages.find((one) => one.groups) || stages[0];
+  // Unless one is chosen, the stage with the most groups.
+  const stageOf = () => stages.find((one) => one.name === app.state.stage) || stages.toSorted((a, b) => b.groups - a.groups)[0];
   const scaleOf = (stage) => ({ low: Math.min(0, stage.low ?? 0), high: Math.max(1, stage.high ?? 1) });
   const change = (to) => app.go({ ...to, page: "", line: "", rollout: "" });
 
