@@ -11,6 +11,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from rewardsmith.integrations.server_worker import IDLE_GRACE
 from tests.command_line import call
 from tests.engines.processes import alive, eventually
 from tests.integrations.serving import Command, command
@@ -74,6 +75,26 @@ def test_readiness_ends_with_the_first_signal_and_a_request_on_an_open_connectio
 
     with command(tmp_path, SLOW.format(seconds=2.0)) as served:
         asyncio.run(run(served))
+        assert served.process.wait(30) == 0
+
+
+def test_sigterm_waits_for_a_client_that_reads_slowly(tmp_path: Path) -> None:
+    params, output = {"input": "?"}, [{"type": "message", "content": "four"}]
+    body = json.dumps({"responses_create_params": params, "response": {"output": output, "pad": "x" * 8_000_000}})
+    head = f"POST /verify HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    with command(tmp_path, SLOW.format(seconds=0.0)) as served, socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.settimeout(30)
+        client.connect(("127.0.0.1", int(served.url.rpartition(":")[2])))
+        client.sendall(f"{head}{body}".encode())
+        eventually(lambda: 'endpoint="/verify",status="200"' in served.get("/metrics")[1])  # the reply is made
+        os.kill(served.process.pid, signal.SIGTERM)
+        served.logged("draining")
+        time.sleep(2 * IDLE_GRACE)
+        reply = b""
+        while part := client.recv(2**20):
+            reply += part
+        assert json.loads(reply.partition(b"\r\n\r\n")[2])["reward"] == 4.0
         assert served.process.wait(30) == 0
 
 

@@ -187,16 +187,22 @@ async def _drain(
     await site.stop()  # closes the socket
     until, idle_since = loop.time() + seconds, loop.time()
     while not stop.second.is_set() and loop.time() < until and handler.connections:
-        if server.requests:
+        if server.requests or _unsent(handler):
             idle_since = loop.time()
         elif loop.time() - idle_since >= IDLE_GRACE:
             break
         with suppress(TimeoutError):
             await asyncio.wait_for(stop.second.wait(), 0.05)
-    if server.requests:
-        log(f"{server.requests} requests were cut off")
+    if cut := server.requests + _unsent(handler):
+        log(f"{cut} requests were cut off")
     await runner.cleanup()
     log("stopped")
+
+
+def _unsent(handler: web.Server) -> int:
+    """Return how many connections have a reply that the client has not read to its end."""
+    transports = (connection.transport for connection in handler.connections)
+    return sum(1 for one in transports if one is not None and one.get_write_buffer_size())
 
 
 class PeerMetrics:
