@@ -1,9 +1,12 @@
 """Rewards for tests of the server."""
 
 import asyncio
+import os
+import threading
 from collections.abc import Sequence
 
 from rewardsmith import RolloutGroup, Score
+from rewardsmith.errors import UserError
 from rewardsmith.rewards import CannotScore
 
 
@@ -33,3 +36,24 @@ class NeverReady:
 
     async def check(self) -> None:
         raise ConnectionRefusedError("nobody there")
+
+
+class BadSetting:
+    """Cannot be made."""
+
+    def __init__(self) -> None:
+        raise UserError("seconds is 0: it must be positive")
+
+    async def score(self, group: RolloutGroup) -> Sequence[Score]:
+        raise AssertionError
+
+
+def hang(response: str) -> float:
+    """Never return."""
+    threading.Event().wait()
+    return 0.0
+
+
+def end_process(response: str) -> float:
+    """End the process with the status of a user's mistake."""
+    os._exit(2)

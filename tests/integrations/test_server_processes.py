@@ -137,6 +137,39 @@ def test_a_worker_that_dies_is_replaced_and_the_others_serve_meanwhile(tmp_path:
         assert [line.split()[-1] for line in ready] == ["1", "1"]
 
 
+def test_a_worker_that_was_ready_is_replaced_whatever_its_status(tmp_path: Path) -> None:
+    async def lose(served: Command) -> None:
+        async with aiohttp.ClientSession() as session:
+            with pytest.raises(aiohttp.ClientError):
+                await ask(served.url, session)
+
+    with command(tmp_path, 'type = "tests.integrations.slow_rewards:end_process"\n', processes=2) as served:
+        asyncio.run(lose(served))
+        served.logged(r"ended with status 2; again")
+        served.logged(r"(?m)ready$", 3)
+        assert served.get("/ready")[0] == 200
+
+
+def test_a_worker_that_was_never_ready_stops_the_server_with_a_mistake_of_the_user(tmp_path: Path) -> None:
+    with command(tmp_path, 'type = "tests.integrations.slow_rewards:BadSetting"\n', processes=2, ready=False) as served:
+        assert served.process.wait(30) == 2
+        assert "error: " in served.log.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_it_ends_although_a_function_hangs(tmp_path: Path, processes: int) -> None:
+    async def run(served: Command) -> None:
+        async with aiohttp.ClientSession() as session, session.post(f"{served.url}/score", json=GROUP) as reply:
+            assert (await reply.json())["scores"][0]["failure"]["kind"] == "timeout"
+
+    reward = 'type = "tests.integrations.slow_rewards:hang"\n'
+    with command(tmp_path, reward, "--deadline", "0.5", processes=processes) as served:
+        asyncio.run(run(served))
+        os.kill(served.process.pid, signal.SIGTERM)
+        assert served.process.wait(30) == 0
+        assert "stopped" in served.log.read_text(encoding="utf-8")
+
+
 def test_workers_end_when_their_supervisor_is_killed(tmp_path: Path) -> None:
     with command(tmp_path, SLOW.format(seconds=0.0), processes=2) as served:
         workers = worker_pids(served)

@@ -104,13 +104,14 @@ def serve(
         sys.stderr.write(f"listening on http://{shown}:{bound[1]} with {processes} process(es)\n")
         sys.stderr.flush()
         if processes == 1:
-            from rewardsmith.integrations.server_worker import run_worker  # noqa: PLC0415
+            from rewardsmith.integrations.server_worker import run_and_exit, run_worker  # noqa: PLC0415
 
-            return asyncio.run(run_worker(options, listening))
+            run_and_exit(run_worker(options, listening))
         from rewardsmith.integrations.serve_supervisor import Supervisor  # noqa: PLC0415
 
         with tempfile.TemporaryDirectory(prefix="rewardsmith-serve-") as folder:
-            return asyncio.run(Supervisor(worker_command(options, listening, folder), listening, processes).run())
+            command = worker_command(options, listening, folder)
+            return asyncio.run(Supervisor(command, listening, processes, Path(folder)).run())
 
 
 def worker_command(options: ServeOptions, listening: socket.socket, folder: str) -> list[str]:

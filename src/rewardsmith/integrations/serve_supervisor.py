@@ -10,12 +10,17 @@ import time
 from asyncio.subprocess import Process
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 
 FIRST_PAUSE, MAX_PAUSE = 0.5, 30.0
 """Seconds before a dead worker is started again: doubled each time, up to the second."""
 
 STEADY = 60.0
 """Seconds after which a worker counts as healthy, and the pause begins from the first again."""
+
+
+READY = "ready"
+"""The file that a worker makes in their folder when it is ready."""
 
 
 class Supervisor:
@@ -25,8 +30,9 @@ class Supervisor:
     the others, and those that wait to be accepted are not lost with it.
     """
 
-    def __init__(self, command: Sequence[str], listening: socket.socket, count: int) -> None:
+    def __init__(self, command: Sequence[str], listening: socket.socket, count: int, folder: Path) -> None:
         self._command, self._listening, self._count = command, listening, count
+        self._ready = folder / READY
         self._processes: dict[int, Process] = {}
         self._stopping = asyncio.Event()
         self._status = 0
@@ -65,7 +71,7 @@ class Supervisor:
             if self._stopping.is_set():
                 self._status = self._status or int(status != 0)
                 return
-            if status == 2:  # a mistake of the user, which it has reported
+            if status == 2 and not self._ready.exists():  # a mistake of the user, which it has reported
                 self._status = 2
                 self._stop()
                 return

@@ -6,23 +6,26 @@ python -m rewardsmith.integrations.server_worker TABLE NUMBER first|again      #
 from __future__ import annotations
 
 import asyncio
+import atexit
 import json
 import os
 import signal
 import socket
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable
+import traceback
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import aiohttp
 from aiohttp import web
 
 from rewardsmith.errors import UserError
 from rewardsmith.integrations.serve_command import BACKLOG, ServeOptions
+from rewardsmith.integrations.serve_supervisor import READY
 from rewardsmith.integrations.server import RewardServer, ServerLimits
 from rewardsmith.integrations.server_metrics import Snapshot
 from rewardsmith.rewards.component import Component
@@ -44,7 +47,7 @@ SHUTDOWN_TIMEOUT = 0.1
 """Seconds for handlers that are cut off at the end; aiohttp takes 0 for no limit."""
 
 CLOSE_TIMEOUT = 30.0
-"""Seconds in which models must close at the end."""
+"""Seconds in which models, and then rewards, must close at the end."""
 
 
 async def run_worker(
@@ -71,6 +74,8 @@ async def run_worker(
                 await stop.or_done(opening)
             runner, site = await _start(server, listening, shared=folder is not None)
             await stop.or_done(opening)
+            if folder is not None and server.ready:
+                (folder / READY).touch()
             await stop.first.wait()
             await _drain(server, runner, site, listening, options.drain, stop, log)
         finally:
@@ -119,10 +124,10 @@ async def _open(server: RewardServer, options: ServeOptions, stack: AsyncExitSta
         found.models, seed=found.seed, folder=folder, log=log, cache=found.cache,
         on_open=lambda engine: log(f"warning: {text}") if (text := found.warnings.get(engine.name)) else None,
     )  # fmt: skip
-    stack.push_async_callback(_close_in_time, models)
+    stack.push_async_callback(_in_time, models.close)
     # In a thread: loading a model takes long, and liveness is asked about meanwhile.
     reward = await asyncio.to_thread(Component.root, found.reward, log, models)
-    stack.push_async_callback(close, reward)
+    stack.push_async_callback(_in_time, partial(close, reward))
     pause = FIRST_PAUSE
     while True:
         try:
@@ -137,10 +142,10 @@ async def _open(server: RewardServer, options: ServeOptions, stack: AsyncExitSta
     log("ready")
 
 
-async def _close_in_time(models: ModelRegistry) -> None:
+async def _in_time(closing: Callable[[], Awaitable[None]]) -> None:
     with suppress(TimeoutError):
         async with asyncio.timeout(CLOSE_TIMEOUT):
-            await models.close()
+            await closing()
 
 
 async def _start(server: RewardServer, listening: socket.socket, *, shared: bool) -> tuple[web.AppRunner, web.SockSite]:
@@ -253,7 +258,24 @@ def _log(before: str, text: str) -> None:
     sys.stderr.flush()
 
 
-def main(table: str, number: str, mode: str) -> int:
+def run_and_exit(worker: Coroutine[Any, Any, int], before: str = "") -> NoReturn:
+    """Run a worker, clean up and end the process: a thread of a function that hangs keeps it from ending otherwise."""
+    try:
+        status = asyncio.Runner().run(worker)  # it is not closed, because that waits for the thread
+    except UserError as error:
+        _log(before, f"error: {error}")
+        status = 2
+    except BaseException:  # noqa: BLE001 whatever it is, this process ends
+        traceback.print_exc()
+        status = 1
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(status)
+
+
+def main(table: str, number: str, mode: str) -> NoReturn:
     """Run a worker that the supervisor has started."""
     given = json.loads(table)
     sys.path[:] = given["path"]
@@ -261,12 +283,8 @@ def main(table: str, number: str, mode: str) -> int:
     listening = socket.socket(fileno=given["socket"])
     listening.setblocking(False)
     worker = run_worker(options, listening, number=int(number), folder=Path(given["folder"]), again=mode == "again")
-    try:
-        return asyncio.run(worker)
-    except UserError as error:
-        _log(f"worker {number}: ", f"error: {error}")
-        return 2
+    run_and_exit(worker, f"worker {number}: ")
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    main(*sys.argv[1:])
