@@ -10,6 +10,7 @@ import pytest
 
 from rewardsmith import Failure, Message, Prompt, Rollout, RolloutGroup, Score, ScoredGroup
 from rewardsmith.integrations.openrlhf_reward import END_TOKENS, answer_in_query
+from rewardsmith.integrations.server import BODIES_IN_FLIGHT
 from rewardsmith.integrations.server_openapi import EXAMPLES, STATUS, openapi
 from rewardsmith.integrations.server_protocols import score_json
 from rewardsmith.records import from_json, to_json
@@ -269,6 +270,47 @@ def test_more_than_it_can_take_is_refused_with_a_time_to_come_back() -> None:
             assert (await served.post("/score", GROUP))[0] == 200
             _, text = await served.get("/metrics")
             assert 'rewardsmith_requests_total{endpoint="/score",status="429",process="0"} 1' in text
+
+    asyncio.run(run())
+
+
+async def unfinished(served: Served, header: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Send the first byte of a body, and no more."""
+    reader, writer = await asyncio.open_connection(*served.url.removeprefix("http://").split(":"))
+    head = f"POST /score HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n{header}\r\n\r\n"
+    writer.write(head.encode() + (b"1\r\n{\r\n" if "chunked" in header else b"{"))
+    while served.server._body_bytes == 0:
+        await asyncio.sleep(0.01)
+    return reader, writer
+
+
+@pytest.mark.parametrize("header", ["Transfer-Encoding: chunked", "Content-Length: 2000"])
+def test_uploads_that_stand_still_lock_nobody_out(header: str) -> None:
+    async def run() -> None:
+        async with serving(MATH, max_body=2_000) as served:
+            idle = [await unfinished(served, header) for _ in range(BODIES_IN_FLIGHT)]
+            assert values(await scored(served, GROUP)) == [1.0, 0.0]
+            for _, writer in idle:
+                writer.close()
+            while served.server._body_bytes:
+                await asyncio.sleep(0.01)
+        async with serving(MATH, body_pause=0.2) as served:
+            reader, writer = await unfinished(served, header)
+            assert (await reader.readline()).startswith(b"HTTP/1.1 408")
+            assert served.server._body_bytes == 0
+            writer.close()
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+
+
+def test_bodies_that_are_too_large_together_are_refused() -> None:
+    async def run() -> None:
+        async with serving(MATH, max_body=2_000) as served:
+            served.server.reserve(BODIES_IN_FLIGHT * 2_000 - 10)
+            status, reply = await served.post("/score", GROUP)
+            assert (status, reply["error"]["kind"]) == (429, "busy")
+            served.server.release(100)
+            assert values(await scored(served, GROUP)) == [1.0, 0.0]
 
     asyncio.run(run())
 

@@ -55,6 +55,7 @@ class ServerLimits:
     max_in_flight: int = 4096  # rollouts that are accepted and have no reply yet
     concurrency: int = 256  # groups that are scored at a time
     deadline: float = 170.0  # seconds for a request; OpenRLHF waits for 180
+    body_pause: float = 30.0  # seconds without a byte of a body after which it is given up
 
 
 class Refusal(Exception):  # noqa: N818 it is a reply
@@ -103,7 +104,7 @@ class RewardServer:
 
     def application(self) -> web.Application:
         """Return the application with all its routes."""
-        app = web.Application(client_max_size=self.limits.max_body)
+        app = web.Application()
         for path, handler in {
             "/score": self._score,
             "/get_reward": self._get_reward,
@@ -235,8 +236,6 @@ class RewardServer:
             if refusal.status == 401:
                 headers["WWW-Authenticate"] = "Bearer"
             return _reply(refusal.body, refusal.status, headers)
-        except web.HTTPRequestEntityTooLarge:
-            return _reply(self._too_large().body, 413)
         except UserError as error:
             return _reply({"error": {"kind": "bad_request", "message": str(error)}}, 400)
 
@@ -256,15 +255,16 @@ class RewardServer:
             raise Refusal(415, "unsupported", "send JSON, with Content-Type: application/json")
         size = request.content_length
         if size is not None and size > self.limits.max_body:
-            raise self._too_large()
-        return _Body(self, request, self.limits.max_body if size is None else size)
+            raise self.too_large()
+        return _Body(self, request)
 
-    def _too_large(self) -> Refusal:
+    def too_large(self) -> Refusal:
+        """Return the refusal of a body."""
         return Refusal(413, "too_large", f"the body is larger than {self.limits.max_body} bytes (--max-body)")
 
     def reserve(self, size: int) -> None:
-        """Take memory for a body."""
-        if self._body_bytes and self._body_bytes + size > BODIES_IN_FLIGHT * self.limits.max_body:
+        """Take memory for a part of a body that has arrived."""
+        if self._body_bytes + size > BODIES_IN_FLIGHT * self.limits.max_body:
             raise Refusal(429, "busy", "the requests in progress are too large together: send it again later")
         self._body_bytes += size
 
@@ -315,22 +315,34 @@ class RewardServer:
 
 
 class _Body:
-    """The JSON body of a request, whose memory is counted until the reply is made."""
+    """The JSON body of a request, whose memory is counted from its arrival until the reply is made."""
 
-    def __init__(self, server: RewardServer, request: web.Request, size: int) -> None:
-        self._server, self._request, self._size = server, request, size
+    def __init__(self, server: RewardServer, request: web.Request) -> None:
+        self._server, self._request, self._size = server, request, 0
 
     async def __aenter__(self) -> Any:
-        self._server.reserve(self._size)
         try:
-            async with asyncio.timeout(self._server.limits.deadline):
-                return read_json(await self._request.read())
+            return read_json(await self._read())
         except TimeoutError:
             self._server.release(self._size)
             raise Refusal(408, "slow", "the body did not arrive in time") from None
         except BaseException:
             self._server.release(self._size)
             raise
+
+    async def _read(self) -> bytes:
+        limits, now = self._server.limits, asyncio.get_running_loop().time
+        until, body = now() + limits.deadline, bytearray()
+        async with asyncio.timeout_at(until) as timeout:
+            while True:
+                timeout.reschedule(min(until, now() + limits.body_pause))
+                if not (part := await self._request.content.readany()):
+                    return bytes(body)
+                self._server.reserve(len(part))
+                self._size += len(part)
+                body += part
+                if self._size > limits.max_body:
+                    raise self._server.too_large()
 
     async def __aexit__(self, *_: object) -> None:
         self._server.release(self._size)
