@@ -9,6 +9,7 @@ import pytest
 
 from rewardsmith import Message, Prompt, Rollout, RolloutGroup, Score
 from rewardsmith.errors import UserError
+from rewardsmith.http import request_errors
 from rewardsmith.rewards import CannotScore, HttpService, make_reward
 from rewardsmith.rewards.base import score
 from rewardsmith.rewards.tree import close
@@ -77,13 +78,25 @@ def test_retries_are_limited(fault: str, kind: str) -> None:
 
 def test_an_overloaded_service_is_called_until_the_deadline() -> None:
     busy = status(429, Retry_After="0")
-    assert outcome(*[busy] * 6, retries=0) == (REPLY, 7)
+    assert outcome(*[busy] * 4, retries=0) == (REPLY, 5)
     begun = time.monotonic()
     assert outcome(*[status(503, Retry_After="100")] * 9)[0] == "unreachable"  # it would come too late
     assert time.monotonic() - begun < 9
     kind, count = outcome(*[busy] * 10_000, deadline=0.7)
     assert kind == "unreachable"
     assert count > 1
+
+
+@pytest.mark.parametrize(
+    "fault", [status(429), status(429, Retry_After="0"), status(429, Retry_After="-1"), status(503, Retry_After="0")]
+)
+def test_an_overloaded_service_that_names_no_time_is_called_ever_less_often(
+    fault: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(request_errors.random, "uniform", lambda low, high: high)  # the longest pauses
+    kind, count = outcome(*[fault] * 100, deadline=2.0)
+    assert kind == "unreachable"
+    assert 1 < count <= 4  # after 0.25, 0.5 and 1 s
 
 
 def test_a_service_that_stalls_is_a_timeout_within_one_deadline() -> None:

@@ -75,7 +75,8 @@ class HttpClient:
     """Connections to servers, kept alive between requests; it belongs to the event loop in which it is made.
 
     The key is sent with each request. It and the other secrets in requests are removed from replies and errors. A
-    reply with a field `error` is an error, whatever its status, unless `body_errors` is off.
+    reply with a field `error` is an error, whatever its status, unless `body_errors` is off. `read_json` raises a
+    ValueError for a reply that is no JSON.
     """
 
     def __init__(
@@ -86,9 +87,10 @@ class HttpClient:
         *,
         max_body: int = MAX_BODY,
         body_errors: bool = True,
+        read_json: Callable[[bytes], Any] = json.loads,
     ) -> None:
         self._connect_timeout, self._max_body, self._body_errors = connect_timeout, max_body, body_errors
-        self._loop = asyncio.get_running_loop()
+        self._read_json, self._loop = read_json, asyncio.get_running_loop()
         self._mask = Mask([key, *secrets])
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE),
@@ -162,7 +164,7 @@ class HttpClient:
     def _checked(self, response: aiohttp.ClientResponse, body: bytes) -> Any:
         """Return the JSON of a reply, or its text, without the secrets in it."""
         try:
-            parsed = self._mask.json(json.loads(body), body)
+            parsed = self._mask.json(self._read_json(body), body)
         except (ValueError, RecursionError):
             parsed = body[: 4 * MAX_EXCERPT].decode("utf-8", "replace")
         status, error = response.status, parsed.get("error") if isinstance(parsed, dict) else None

@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 from rewardsmith.errors import UserError
 from rewardsmith.http.http_client import Endpoint, HttpClient
 from rewardsmith.http.request_errors import RequestError, malformed, pause_before_retry
+from rewardsmith.records import read_json
 from rewardsmith.rewards.base import CannotScore
 
 BACKOFF, MAX_BACKOFF = 0.25, 8.0
@@ -79,7 +80,9 @@ class HttpService:
             key = None
             if self._api_key_env is not None and not (key := os.environ.get(self._api_key_env)):
                 raise UserError(f"the environment variable {self._api_key_env} (api_key_env) is not set")
-            client = HttpClient(self._connect_timeout, key, max_body=self._max_reply, body_errors=False)
+            client = HttpClient(
+                self._connect_timeout, key, max_body=self._max_reply, body_errors=False, read_json=read_json
+            )
             self._clients[loop] = client
             await client.open()
         return client
@@ -100,7 +103,8 @@ class HttpService:
                 if left <= 0 and last is not None:  # what kept it from a reply until the last request was cut off
                     raise _failure(last, attempts, f"no reply within {limit:g} s: ") from None
                 after = error.retry_after or 0.0
-                pause = pause_before_retry(retries, after, left, backoff=BACKOFF, max_backoff=MAX_BACKOFF)
+                doubled = retries if after else attempts - 1  # a service that names no time is called ever less often
+                pause = pause_before_retry(doubled, after, left, backoff=BACKOFF, max_backoff=MAX_BACKOFF)
                 exhausted = retries >= self._retries and not error.overloaded
                 if not error.retryable or exhausted or pause >= left:
                     raise _failure(error, attempts) from None
@@ -111,7 +115,7 @@ class HttpService:
 
 def _json(body: Any) -> Any:
     if isinstance(body, str):
-        raise malformed("the reply is not JSON", body)
+        raise malformed("the reply is not JSON, or repeats a key", body)
     return body
 
 

@@ -47,6 +47,9 @@ class RemoteReward:
         """Return the server's scores."""
         payload = to_json(group) | {"deadline": max(self.deadline / 2, self.deadline - MARGIN)}
         reply = await self._service.post(payload, path="score")
+        if isinstance(reply, dict) and "error" in reply:
+            what = f"an error with status 200: {str(reply['error'])[:200]}"
+            raise CannotScore("unparsable", f"{self._service.url}: {what}")
         try:
             return tuple(from_json(Score, one) for one in as_list(reply, "scores", len(group.rollouts)))
         except UserError as error:
