@@ -125,16 +125,17 @@ def test_openrlhf() -> None:
         return {"query": queries, "prompts": [TEMPLATE] * count, "labels": ["42"] * count}
 
     async def run() -> None:
-        parts = {"answer": MATH, "never": {"type": "gate", "rule": MATH, "judge": {"type": SLOW, "seconds": 0.0}}}
+        parts = {"score": MATH, "never": {"type": "gate", "rule": MATH, "judge": {"type": SLOW, "seconds": 0.0}}}
         async with serving({"type": "sum", "parts": parts}) as served:
             status, reply = await served.post("/get_reward", body("\\boxed{42}"))
             assert status == 200
             assert reply["rewards"] == reply["scores"] == 1.0 + 10.0
-            assert reply["extra_logs"]["answer"] == 1.0
+            assert reply["extra_logs"]["part/score"] == 1.0
             status, reply = await served.post("/get_reward?source=x", body("no", "\\boxed{42}"))
             assert reply["rewards"] == reply["scores"] == [0.0, 11.0]
-            assert math.isnan(reply["extra_logs"]["never.judge"][0])  # it was not computed
-            assert reply["extra_logs"]["never.judge"][1] == 10.0
+            assert math.isnan(reply["extra_logs"]["part/never.judge"][0])  # it was not computed
+            assert reply["extra_logs"]["part/never.judge"][1] == 10.0
+            assert set(reply["extra_logs"]) == {"part/score", "part/never", "part/never.rule", "part/never.judge"}
             wrong = body("x") | {"prompts": ["another prompt"]}
             status, reply = await served.post("/get_reward", wrong)
             assert status == 400
@@ -408,6 +409,17 @@ HOSTILE = {
 }
 
 
+OUTPUT = b'"response": {"output": [{"type": "message", "content": "x", "logprobs": %s}]}'
+NOT_FINITE = [
+    *(("/verify", b'{"responses_create_params": {"input": "?"}, ' + OUTPUT % number + b"}")
+      for number in (b"NaN", b"-Infinity", b"1e999", b"[" * 950 + b"]" * 950)),
+    ("/verify", b'{"responses_create_params": {"input": "?", "temperature": NaN}, ' + OUTPUT % b"0" + b"}"),
+    ("/aggregate_metrics", b'{"verify_responses": [{"r": 1e308}, {"r": 1e308}]}'),
+    ("/aggregate_metrics", b'{"verify_responses": [{"r": 1e308}, {"r": 1e308}, {"r": -1e308}]}'),
+    ("/aggregate_metrics", b'{"verify_responses": [{"r": 1.7e308}, {"r": -1.7e308}]}'),
+]  # fmt: skip
+
+
 def test_hostile_bodies_are_refused_and_the_server_goes_on() -> None:
     async def run() -> None:
         async with serving(MATH) as served:
@@ -416,6 +428,9 @@ def test_hostile_bodies_are_refused_and_the_server_goes_on() -> None:
                     status, reply = await served.post(path, raw=raw)
                     assert (status, reply["error"]["kind"]) == (400, "bad_request"), (name, path)
                     assert len(reply["error"]["message"]) < 1_000
+            for path, raw in NOT_FINITE:
+                status, reply = await served.post(path, raw=raw)
+                assert (status, reply["error"]["kind"]) == (400, "bad_request"), raw
             assert values(await scored(served, GROUP)) == [1.0, 0.0]
 
     asyncio.run(run())

@@ -46,7 +46,7 @@ def execute(file: Path, answer: str, label: Any) -> dict[str, Any]:
 def test_an_answer_gets_its_reward_and_parts(answer: str, right: float) -> None:
     output = execute(EXAMPLE, answer, "42")
     assert output["reward"] == output["scores"] == pytest.approx(right + 0.1)
-    assert output["extra_logs"] == {"answer": right, "short": 1.0}
+    assert output["extra_logs"] == {"part/answer": right, "part/short": 1.0}
 
 
 def test_the_reward_gets_the_answer_alone(tmp_path: Path) -> None:

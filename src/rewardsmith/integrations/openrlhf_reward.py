@@ -77,10 +77,12 @@ def openrlhf_reward(
 def openrlhf_table(scores: Sequence[Score]) -> dict[str, Any]:
     """Return scores as OpenRLHF's table: a number for one answer, a list for several; every score has a value.
 
-    A part without a value is NaN: OpenRLHF needs the same names in all samples, and only logs them.
+    The parts are `part/NAME`. One without a value is NaN: OpenRLHF needs the same names in all samples, and only logs
+    them.
     """
     values: list[Any] = [score.value for score in scores]
-    rows = [logged_parts(score) for score in scores]
+    # OpenRLHF has `score`, `reward` and other entries of its own next to them.
+    rows = [{f"part/{name}": value for name, value in logged_parts(score).items()} for score in scores]
     if len(scores) == 1:
         return {"rewards": values[0], "scores": values[0], "extra_logs": rows[0]}
     names = [name for name in rows[0] if all(name in row for row in rows)]

@@ -6,6 +6,7 @@ Bodies come from outside: whatever is wrong with one is a `UserError` that names
 from __future__ import annotations
 
 import hashlib
+import json
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -161,6 +162,10 @@ def parse_openrlhf(body: object, source: str) -> AnswerGroups:
 def parse_verify(body: object, source: str) -> ScoreRequest:
     """Return the one rollout of Gym's `/verify`: a Responses request, the response, and the fields of the task."""
     table = _table(body, "the body")
+    try:
+        json.dumps(table, allow_nan=False)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"the body is part of the reply, and cannot be sent back: {error}") from None
     params = _table(table.get("responses_create_params"), "responses_create_params")
     response = _table(table.get("response"), "response")
     task = {name: value for name, value in table.items() if name not in ("responses_create_params", "response")}
@@ -215,13 +220,17 @@ def _statistics(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
                 columns.setdefault(name, []).append(_number(float(value) if isinstance(value, bool) else value, name))
     found: dict[str, float] = {}
     for name, values in columns.items():
-        found |= {
-            f"mean/{name}": statistics.fmean(values),
-            f"max/{name}": max(values),
-            f"min/{name}": min(values),
-            f"median/{name}": statistics.median(values),
-            f"std/{name}": statistics.stdev(values) if len(values) > 1 else 0.0,
-        }
+        try:
+            numbers = {
+                f"mean/{name}": statistics.fmean(values),
+                f"max/{name}": max(values),
+                f"min/{name}": min(values),
+                f"median/{name}": statistics.median(values),
+                f"std/{name}": statistics.stdev(values) if len(values) > 1 else 0.0,
+            }
+        except OverflowError:
+            raise UserError(f"{_name(name)} has values that are too large for a mean") from None
+        found |= {key: _number(value, key) for key, value in numbers.items()}
     return found
 
 
