@@ -412,7 +412,7 @@ HOSTILE = {
 OUTPUT = b'"response": {"output": [{"type": "message", "content": "x", "logprobs": %s}]}'
 NOT_FINITE = [
     *(("/verify", b'{"responses_create_params": {"input": "?"}, ' + OUTPUT % number + b"}")
-      for number in (b"NaN", b"-Infinity", b"1e999", b"[" * 950 + b"]" * 950)),
+      for number in (b"NaN", b"-Infinity", b"1e999")),
     ("/verify", b'{"responses_create_params": {"input": "?", "temperature": NaN}, ' + OUTPUT % b"0" + b"}"),
     ("/aggregate_metrics", b'{"verify_responses": [{"r": 1e308}, {"r": 1e308}]}'),
     ("/aggregate_metrics", b'{"verify_responses": [{"r": 1e308}, {"r": 1e308}, {"r": -1e308}]}'),
