@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +13,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import rewardsmith as rs
@@ -117,6 +121,80 @@ def test_an_exception_for_one_answer_is_a_failure_of_that_answer() -> None:
     assert scores.values == [[0.5, None, None]]
     assert [one and one.kind for one in scores.failures[0]] == [None, "crashed", "crashed"]
     assert "ZeroDivisionError" in scores.failures[0][1].detail
+
+
+def exits(response: str) -> float:
+    raise SystemExit(3)
+
+
+async def exits_async(response: str) -> float:
+    raise SystemExit(2)
+
+
+def interrupted(response: str) -> float:
+    raise KeyboardInterrupt
+
+
+def exhausted(responses: list[str]) -> list[float]:
+    return [next(iter(()))]
+
+
+def endless(responses: list[str]) -> Any:
+    return itertools.repeat(1.0)
+
+
+@pytest.mark.parametrize("function", [exits, exits_async, interrupted, exhausted, endless])
+def test_what_a_function_raises_or_returns_never_ends_the_event_loop(function: Any) -> None:
+    assert rs.score(function, "p", ["x", "y"]).values == [[None, None]]
+    assert rs.score(short, "p", ["x"]).values == [[0.5]]
+
+
+@pytest.mark.parametrize(
+    "values", [{0: 1.0, 1: 0.0}, {1.0, 0.0}, b"ab", bytearray(b"ab"), memoryview(b"ab"), "ab", 1.0]
+)
+def test_values_without_an_order_or_of_bytes_are_no_scores(values: Any) -> None:
+    scores = rs.score(lambda responses: values, "p", ["x", "y"])
+    assert scores.values == [[None, None]]
+    assert scores.failures[0][0].kind == "invalid"
+
+
+def test_numpy_arrays_generators_and_plain_functions_that_return_coroutines_are_fine() -> None:
+    assert rs.score(lambda responses: np.array([1.0, 0.5]), "p", ["x", "y"]).values == [[1.0, 0.5]]
+    assert rs.score(lambda responses: (len(one) for one in responses), "p", ["x", "yy"]).values == [[1.0, 2.0]]
+    assert rs.score(lambda response: doubled(response), "p", ["x", "yy"]).values == [[2.0, 4.0]]  # noqa: PLW0108
+
+
+def test_a_function_that_hangs_keeps_no_other_waiting() -> None:
+    release = threading.Event()
+    reward = rs.reward({"type": lambda response: release.wait(60) and 1.0, "failure": {"deadline": 0.2}})
+    scores = rs.score(reward, [f"p{i}" for i in range(40)], [["x"]] * 40)
+    assert {one[0].kind for one in scores.failures} == {"timeout"}
+    assert rs.score(short, "p", ["x"]).values == [[0.5]]
+    release.set()
+
+
+def test_a_program_ends_although_a_function_hangs() -> None:
+    code = """
+import rewardsmith as rs, threading
+reward = rs.reward({"type": lambda response: threading.Event().wait(), "failure": {"deadline": 0.2}})
+print(rs.score(reward, "p", ["x"]).failures[0][0].kind)
+"""
+    found = subprocess.run([sys.executable, "-c", code], text=True, capture_output=True, timeout=60, check=True)
+    assert found.stdout.strip() == "timeout"
+
+
+def test_a_forked_child_has_a_loop_of_its_own() -> None:
+    code = """
+import os, sys, rewardsmith as rs
+reward = rs.reward(lambda response: float(len(response)))
+assert rs.score(reward, "p", ["x"]).values == [[1.0]]
+if (child := os.fork()) == 0:
+    sys.exit(0 if rs.score(reward, "p", ["xyz"]).values == [[3.0]] else 1)
+assert os.waitpid(child, 0)[1] == 0
+print(rs.score(reward, "p", ["xy"]).values)
+"""
+    found = subprocess.run([sys.executable, "-c", code], text=True, capture_output=True, timeout=60, check=True)
+    assert found.stdout.strip() == "[[2.0]]"
 
 
 def test_flat_answers_of_equal_prompts_form_a_group_and_come_back_in_order() -> None:
@@ -357,8 +435,5 @@ def test_a_reward_is_measured_on_rows() -> None:
 
 
 def test_importing_the_package_is_light() -> None:
-    import subprocess
-    import sys
-
     code = "import rewardsmith, sys; print(sorted({'torch', 'pydantic', 'aiohttp'} & {*sys.modules})); dir(rewardsmith)"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"

@@ -44,13 +44,16 @@ _logger = logging.getLogger("rewardsmith")
 
 
 class BackgroundLoop:
-    """An event loop in a daemon thread, started at its first use; a forked child starts its own."""
+    """An event loop in a daemon thread, started at its first use."""
 
     def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Start a new loop at the next use: a forked child has none of its parent's threads."""
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._process = 0
 
     def run(self, work: Coroutine[Any, Any, Value]) -> Value:
         """Run a coroutine there, and wait for it; Ctrl-C cancels it."""
@@ -74,8 +77,8 @@ class BackgroundLoop:
 
     def _running(self) -> asyncio.AbstractEventLoop:
         with self._lock:
-            if self._loop is None or self._process != os.getpid():
-                self._loop, self._process = asyncio.new_event_loop(), os.getpid()
+            if self._loop is None or self._thread is None or not self._thread.is_alive():
+                self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(target=self._loop.run_forever, name="rewardsmith", daemon=True)
                 self._thread.start()
             return self._loop
@@ -158,9 +161,10 @@ class LoadedReward:
         return found
 
     async def _score(self, group: RolloutGroup) -> ScoredGroup:
-        if self._checked is None or (self._checked.done() and self._checked.exception() is not None):
-            self._checked = asyncio.ensure_future(check(self.component))
-        await asyncio.shield(self._checked)
+        checked = self._checked
+        if checked is None or (checked.done() and (checked.cancelled() or checked.exception() is not None)):
+            checked = self._checked = asyncio.ensure_future(check(self.component))
+        await asyncio.shield(checked)
         return await score(self.component, group)
 
     def _log_folder(self) -> Path:
@@ -198,3 +202,13 @@ def _close_all() -> None:
     for reward in list(_OPEN):
         with suppress(Exception):
             reward.close()
+
+
+def _after_fork() -> None:
+    """Leave the rewards of the parent alone."""
+    LOOP.forget()
+    _OPEN.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
