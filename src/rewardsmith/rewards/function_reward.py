@@ -12,7 +12,7 @@ A rule (`type = "rule"`) runs in a worker process that can be killed; use one wh
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from rewardsmith.errors import UserError, listing
@@ -38,12 +38,18 @@ _OF_GROUP: dict[str, Callable[[RolloutGroup], Any]] = {
 }
 
 
+_OF_TRL = 'it looks like one of TRL: use rewardsmith.integrations.trl_reward.from_trl, or type = "trl_function"'
+_OF_VERL = 'it looks like one of verl: use type = "verl_function" with the path of its file'
+_OF_OTHERS = {"completions": _OF_TRL, "prompts": _OF_TRL, "solution_str": _OF_VERL, "data_source": _OF_VERL}
+
+
 class FunctionReward:
     """Score rollouts by a Python function, which gets what its parameters name.
 
     For one answer: `response` (its text), `rollout`. For all answers to a prompt: `group`, `responses`; then it returns
     one value for each. Both may take `prompt`, `answer` (the ground truth), `source`, `info` and `messages`. A function
-    of one parameter of another name gets the text. It returns a number or a `Score`; None is a failure.
+    of one parameter of another name gets the text. It returns a number, a `Score`, or a table with `score` whose other
+    numbers become parts; None is a failure.
     """
 
     def __init__(self, function: Callable[..., Any], /) -> None:
@@ -119,13 +125,16 @@ def _parameters(function: Callable[..., Any]) -> dict[str, str]:
     except (TypeError, ValueError):
         raise UserError(f"the reward function {name} has no signature: wrap it in a function of `response`") from None
     named = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    for p in named:
+        if p.name in _OF_OTHERS:
+            raise UserError(f"the reward function {name} has the parameter {p.name!r}: {_OF_OTHERS[p.name]}")
     known = {**_OF_PROMPT, **_OF_ANSWER, **_OF_GROUP}
     found = {p.name: p.name for p in named if p.name in known}
     required = [p.name for p in named if p.default is p.empty and (p.name not in known or p.kind is p.POSITIONAL_ONLY)]
     if len(named) == 1 and required:
         return {}
     if required:
-        problem = f"has the unknown parameter {required[0]!r}. Known: {listing(known)}"
+        problem = f"has the unknown parameter {required[0]!r}. Known: {listing(known)}; info has the other columns"
         raise UserError(f"the reward function {name} {problem}")
     of_answer, of_group = _OF_ANSWER.keys() & found.keys(), _OF_GROUP.keys() & found.keys()
     if bool(of_answer) == bool(of_group):
@@ -146,6 +155,9 @@ def _score_of(value: Any) -> Score:
     if value is None:
         return Score(failure=Failure("invalid", "the function returned None"))
     try:
+        if isinstance(value, Mapping) and "score" in value:
+            parts = {str(name): Score(float(part)) for name, part in value.items() if name != "score"}
+            return Score(float(value["score"]), parts=parts)
         return Score(float("nan" if isinstance(value, str | bytes) else value))
     except Exception:  # noqa: BLE001 the value may be any object
         detail = f"the function returned a {type(value).__name__} that is no finite number: {_shown(value)}"

@@ -49,6 +49,12 @@ async def in_thread(function: Callable[[], Any]) -> Any:
     return await future
 
 
+async def call_function(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Return what a function returns: awaited if it is async, else from a thread."""
+    result = function(*arguments) if is_async(function) else await in_thread(lambda: function(*arguments))
+    return await result if inspect.isawaitable(result) else result
+
+
 async def gather_results(calls: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:
     """Return the result of each call, or what it raised; `SystemExit` would end the event loop if it left a task."""
 

@@ -15,24 +15,21 @@ import atexit
 import logging
 import os
 import tempfile
-import threading
 import weakref
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from rewardsmith.errors import UserError
 from rewardsmith.llm import Usage
 from rewardsmith.rewards.base import Part, parts_of, score
 from rewardsmith.rewards.component import Component
 from rewardsmith.rewards.tree import check, close, needs_whole_groups, walk
+from rewardsmith.runs.background_loop import LOOP
 from rewardsmith.runs.lookup import NamedReward
 from rewardsmith.runs.model_registry import ModelRegistry
 from rewardsmith.trainers.evaluate.scorer import run_in_order
 from rewardsmith.types import RolloutGroup, ScoredGroup
-
-Value = TypeVar("Value")
 
 CONCURRENCY = 64
 """Groups that are scored at a time."""
@@ -43,48 +40,6 @@ CLOSE_TIMEOUT = 10.0
 _logger = logging.getLogger("rewardsmith")
 
 
-class BackgroundLoop:
-    """An event loop in a daemon thread, started at its first use."""
-
-    def __init__(self) -> None:
-        self.forget()
-
-    def forget(self) -> None:
-        """Start a new loop at the next use: a forked child has none of its parent's threads."""
-        self._lock = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
-
-    def run(self, work: Coroutine[Any, Any, Value]) -> Value:
-        """Run a coroutine there, and wait for it; Ctrl-C cancels it."""
-        loop = self._running()
-        if threading.current_thread() is self._thread:
-            work.close()
-            raise UserError("this call would wait for itself: use the async form, such as score_async, inside a reward")
-        future = asyncio.run_coroutine_threadsafe(work, loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
-
-    async def wait(self, work: Coroutine[Any, Any, Value]) -> Value:
-        """Run a coroutine there, and await it in the caller's own loop."""
-        loop = self._running()
-        if asyncio.get_running_loop() is loop:
-            return await work
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))
-
-    def _running(self) -> asyncio.AbstractEventLoop:
-        with self._lock:
-            if self._loop is None or self._thread is None or not self._thread.is_alive():
-                self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=self._loop.run_forever, name="rewardsmith", daemon=True)
-                self._thread.start()
-            return self._loop
-
-
-LOOP = BackgroundLoop()
 _OPEN: weakref.WeakSet[LoadedReward] = weakref.WeakSet()
 
 
@@ -204,11 +159,5 @@ def _close_all() -> None:
             reward.close()
 
 
-def _after_fork() -> None:
-    """Leave the rewards of the parent alone."""
-    LOOP.forget()
-    _OPEN.clear()
-
-
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+    os.register_at_fork(after_in_child=_OPEN.clear)  # a child leaves the rewards of its parent alone
