@@ -241,6 +241,25 @@ def test_other_pages_cannot_use_the_server(tmp_path: Path) -> None:
     served([folder], use)
 
 
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Sec-Fetch-Site": "same-site"}, 403),
+        ({"Origin": "https://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Origin": "http://127.0.0.1:9", "Sec-Fetch-Site": "same-origin", "Host": "127.0.0.1:8765"}, 403),
+        ({"Origin": "http://127.0.0.1:8765", "Sec-Fetch-Site": "same-origin", "Host": "127.0.0.1:8765"}, 200),
+        ({"Sec-Fetch-Site": "none"}, 200),
+    ],
+)
+def test_requests_of_other_pages_are_refused(tmp_path: Path, headers: dict[str, str], status: int) -> None:
+    async def use(get: Get) -> None:
+        assert (await get("/api/runs", headers=headers))[0] == status
+
+    served([tmp_path], use)
+
+
 def test_beyond_this_machine_a_token_is_required(tmp_path: Path) -> None:
     folder = write_fake_run(tmp_path / "run", steps=8, prompts=2)
 

@@ -1,7 +1,7 @@
 """The server of `rewardsmith view`: GET requests about known runs, answered from their folders, which are only read.
 
-Other web pages cannot use it: the Host header must name this machine (DNS rebinding), answers are not shared with other
-origins, and beyond the loopback address a token is required. Model text leaves as JSON only.
+Other web pages cannot use it: the Host header must name this machine (DNS rebinding), requests that a browser marks as
+those of another page are refused, and beyond the loopback address a token is required. Model text leaves as JSON only.
 """
 
 from __future__ import annotations
@@ -51,11 +51,21 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def _is_foreign(request: web.Request) -> bool:
+    """Whether a browser says that another page has sent a request."""
+    origin = request.headers.get("Origin")
+    if origin is not None and origin.partition("://")[2] != request.host:
+        return True
+    return request.headers.get("Sec-Fetch-Site", "none") not in ("same-origin", "none")
+
+
 def make_app(runs: RunList, *, host: str = "127.0.0.1", token: str = "") -> web.Application:
     """Return the application; without a `token`, only requests to a loopback name are answered."""
 
     @web.middleware
     async def guard(request: web.Request, handler: _Handler) -> web.StreamResponse:
+        if _is_foreign(request):
+            return _answer({"error": "requests of other pages are refused: open the address in a tab of its own"}, 403)
         if token:
             given = request.query.get("token") or request.cookies.get(TOKEN_COOKIE, "")
             if not hmac.compare_digest(given.encode(), token.encode()):
