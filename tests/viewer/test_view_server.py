@@ -115,6 +115,29 @@ def test_a_run_that_goes_on_changes_its_version(tmp_path: Path) -> None:
     served([folder], use)
 
 
+def test_a_run_that_cannot_be_indexed_stops_no_other(tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr("rewardsmith.viewer.view_server.RETRY_SECONDS", 0.0)
+    (write_fake_run(tmp_path / "a", steps=8, prompts=1) / "rollouts" / "folder.jsonl").mkdir()
+    write_fake_run(tmp_path / "b", steps=8, prompts=1)
+    update, errors = RunList.update_indexes, iter([RuntimeError("fails once")])
+
+    def fail_once(self: RunList) -> bool:
+        for error in errors:
+            raise error
+        return update(self)
+
+    monkeypatch.setattr(RunList, "update_indexes", fail_once)
+
+    async def use(get: Get) -> None:
+        await get("/api/stages", params={"run": "a"})
+        await until_indexed(get, "b")
+
+    served([tmp_path], use)
+    logged = capsys.readouterr().err
+    assert "fails once" in logged
+    assert "the rollouts of a could not be indexed: IsADirectoryError" in logged
+
+
 # ---- what judges were shown ------------------------------------------------------------------------------------------
 
 

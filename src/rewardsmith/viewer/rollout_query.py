@@ -8,6 +8,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from itertools import groupby
 from typing import Any, Literal, get_args
@@ -17,7 +18,7 @@ from rewardsmith.records import from_json
 from rewardsmith.trainers.trainer import GroupRecord
 from rewardsmith.viewer.growing_file import read_line
 from rewardsmith.viewer.rollout_index import MAX_PLACES, RolloutIndex
-from rewardsmith.viewer.rollout_view import number, parse_line
+from rewardsmith.viewer.rollout_view import UNREADABLE, number, parse_line
 
 MAX_PAGE = 200  # rows
 MAX_HITS = 20_000  # rollouts that one search keeps
@@ -119,14 +120,13 @@ class _Search:
                 line = file.read(size)
                 lower = line.lower() if wanted.isascii() else line.decode("utf-8", "replace").lower().encode()
                 if written in lower:
-                    self.hits += [group * MAX_PLACES + place for place in _places_with(parse_line(line), wanted)]
+                    with suppress(*UNREADABLE):  # damaged, or the file has changed since it was indexed
+                        self.hits += [group * MAX_PLACES + place for place in _places_with(parse_line(line), wanted)]
                 self.last, self.searched = group, self.searched + 1
 
 
 def _places_with(record: Mapping[str, Any], wanted: str) -> list[int]:
     """Return the rollouts with a text in their answer, feedback or failures; all where it is in the prompt."""
-    if "scored" not in record:  # the file has changed since it was indexed
-        return []
     group, scores = record["scored"]["group"], record["scored"]["scores"]
     prompt = group["prompt"]
     shared = [prompt["id"], *(message["content"] for message in prompt["messages"]), json.dumps(prompt.get("answer"))]

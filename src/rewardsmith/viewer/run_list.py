@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -20,6 +21,7 @@ from rewardsmith.viewer.run_overview import MetricsFile, read_json, read_overvie
 MAX_DEPTH = 3  # folders between one that is named and a run
 MAX_RUNS = 2_000
 SCAN_SECONDS = 2.0  # between two looks for new runs
+RETRY_SECONDS = 5.0  # until a run is indexed again after an error
 WATCH_SECONDS = 60.0  # that the index of a run is kept up to date after the last request
 _TAIL = 200_000  # bytes in which the last line of metrics is looked for
 
@@ -35,6 +37,7 @@ class OpenRun:
         self._overview: tuple[str, dict[str, Any]] = ("", {})
         self._pages: RolloutPages | None = None
         self.indexed = ""  # the version whose rollouts are all in the index
+        self._retry = 0.0  # when indexing is tried again after an error
 
     @property
     def version(self) -> str:
@@ -66,12 +69,19 @@ class OpenRun:
             return self._pages
 
     def update_index(self) -> bool:
-        """Index the next piece of the rollouts; return whether something was to be done."""
+        """Index the next piece of the rollouts; return whether something was done. An error is only logged."""
         version = self.version
         if self._pages is None or (version == self.indexed and self._pages.index.share >= 1):
             return False
-        if self._pages.index.update() >= 1:
-            self.indexed = version
+        if time.monotonic() < self._retry:  # an error does not go away at once
+            return False
+        try:
+            if self._pages.index.update() >= 1:
+                self.indexed = version
+        except Exception as error:  # noqa: BLE001 a full disk, a run that is being removed: other runs go on
+            sys.stderr.write(f"the rollouts of {self.name} could not be indexed: {error!r}\n")
+            self._retry = time.monotonic() + RETRY_SECONDS
+            return False
         return True
 
     def entry(self) -> dict[str, Any]:

@@ -10,7 +10,6 @@ import asyncio
 import hmac
 import json
 import mimetypes
-import sqlite3
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
@@ -24,7 +23,7 @@ from rewardsmith.viewer.judge_view import judge_prompts
 from rewardsmith.viewer.report import web_file
 from rewardsmith.viewer.rollout_query import RolloutFilter
 from rewardsmith.viewer.rollout_view import IN_VIEWER, group_view
-from rewardsmith.viewer.run_list import OpenRun, RunList
+from rewardsmith.viewer.run_list import RETRY_SECONDS, OpenRun, RunList
 from rewardsmith.viewer.view_page import PAGE_FILES, POLICY, page
 
 TOKEN_COOKIE = "rewardsmith_view"
@@ -38,7 +37,6 @@ _HEADERS = {
 }
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _IDLE_SECONDS = 0.1
-_RETRY_SECONDS = 5.0
 
 
 def is_loopback(host: str) -> bool:
@@ -102,9 +100,9 @@ async def _keep_indexed(runs: RunList) -> None:
         try:
             busy = await asyncio.to_thread(runs.update_indexes)
             await asyncio.sleep(0 if busy else _IDLE_SECONDS)
-        except (OSError, sqlite3.Error) as error:  # a full disk, a run that is being removed
-            sys.stderr.write(f"the rollouts could not be indexed: {error}\n")
-            await asyncio.sleep(_RETRY_SECONDS)
+        except Exception as error:  # noqa: BLE001 a folder that cannot be searched, say: the task must not end
+            sys.stderr.write(f"the rollouts could not be indexed: {error!r}\n")
+            await asyncio.sleep(RETRY_SECONDS)
 
 
 def _answer(content: Any, status: int = 200) -> web.Response:
