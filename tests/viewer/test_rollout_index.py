@@ -143,6 +143,20 @@ def test_a_large_file_is_indexed_in_steps(run: Path, monkeypatch: Any) -> None:
     assert len(rows_of(pages, limit=200)) == len(lines_of(run))
 
 
+def test_a_long_line_that_was_cut_is_not_waited_for(run: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(rollout_index, "STEP_BYTES", 5_000)
+    complete = lines_of(run)
+    add(run, '{"step": "' + "x" * 20_000)
+    index = RolloutIndex(run, run.parent / "index.sqlite")
+    size = (run / "rollouts" / "policy.jsonl").stat().st_size
+    updates = next(i for i in range(size // 5_000 + 2) if index.update() == 1.0)
+    assert updates > 3
+    assert len(rows_of(RolloutPages(index), limit=200)) == len(complete)
+    add(run, '"}\n' + json.dumps(complete[0]) + "\n")
+    (stage,) = indexed(run).stages()
+    assert (stage["groups"], stage["unread"]) == (len(complete) + 1, 1)
+
+
 def test_lines_that_hold_no_group_are_counted(tmp_path: Path) -> None:
     folder = write(tmp_path / "run", [line("a", Score(1.0)), {"step": 1}, {"scored": []}, line("b", Score(0.0))])
     add(folder, "{ broken\n\n")

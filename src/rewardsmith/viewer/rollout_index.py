@@ -117,27 +117,21 @@ class RolloutIndex:
         """Index the next `STEP_BYTES` of each file; return the share of all bytes that are indexed, 1 when done."""
         sizes = {path.stem: path.stat().st_size for path in sorted((self.folder / "rollouts").glob("*.jsonl"))}
         with self.connection() as db:
-            known = [stage for (stage,) in db.execute("SELECT stage FROM files")]
-            for stage in dict.fromkeys([*known, *sizes]):
-                if sizes.get(stage) != self._offset(db, stage):
+            before = self._positions(db)
+            for stage in dict.fromkeys([*before, *sizes]):
+                if sizes.get(stage) != before.get(stage, (-1, 0))[0]:
                     self._update_file(db, stage, exists=stage in sizes)
-            done = dict(db.execute("SELECT stage, offset FROM files").fetchall())
-        # A last line that is still being written is not waited for.
-        left = sum(size - done.get(stage, 0) for stage, size in sizes.items() if self._pending(stage, done, size))
+            after = self._positions(db)
+        # A last line that is still being written is not waited for: a file that did not get further is done.
+        moved = [stage for stage in sizes if after.get(stage) != before.get(stage)]
+        left = sum(max(0, sizes[stage] - after.get(stage, (0, 0))[0]) for stage in moved)
         self.share = 1.0 if not left else 1 - left / max(1, sum(sizes.values()))
         return self.share
 
-    def _pending(self, stage: str, done: Mapping[str, int], size: int) -> bool:
-        offset = done.get(stage, 0)
-        if size - offset >= STEP_BYTES:
-            return True
-        with self.file(stage).open("rb") as file:
-            file.seek(offset)
-            return b"\n" in file.read(size - offset)
-
-    def _offset(self, db: sqlite3.Connection, stage: str) -> int:
-        row = db.execute("SELECT offset FROM files WHERE stage = ?", (stage,)).fetchone()
-        return row[0] if row else -1
+    def _positions(self, db: sqlite3.Connection) -> dict[str, tuple[int, int]]:
+        """Return the offset up to which each file is indexed, and how often that began again."""
+        rows = db.execute("SELECT stage, offset, restarts FROM files ORDER BY rowid")
+        return {stage: (offset, restarts) for stage, offset, restarts in rows}
 
     def _update_file(self, db: sqlite3.Connection, stage: str, *, exists: bool) -> None:
         db.execute("BEGIN IMMEDIATE")  # another process may have continued meanwhile: positions are read inside
