@@ -311,7 +311,16 @@ def test_a_search_keeps_a_bounded_number_of_hits(run: Path, monkeypatch: Any) ->
 
 @pytest.mark.parametrize(
     "query",
-    [{"step_min": "x"}, {"reward_max": "nan"}, {"sort": "id; DROP TABLE groups"}, {"by": "x"}, {"limit": "1e3"}],
+    [
+        {"step_min": "x"},
+        {"offset": "9" * 20},
+        {"step_max": f"-{2**63}"},
+        {"find": "9" * 400},
+        {"reward_max": "nan"},
+        {"sort": "id; DROP TABLE groups"},
+        {"by": "x"},
+        {"limit": "1e3"},
+    ],
 )
 def test_what_is_no_filter_is_refused(query: dict[str, str]) -> None:
     with pytest.raises(UserError, match=next(iter(query))):

@@ -62,7 +62,9 @@ class RolloutFilter:
             try:
                 values[one.name] = _VALUES.get(one.name, str)(text[:500])
             except ValueError:
-                raise UserError(f"{one.name} = {text[:60]!r} is no number: leave it out, or write one") from None
+                raise UserError(
+                    f"{one.name} = {text[:60]!r} is no number of this range: leave it out, or write one"
+                ) from None
         for name, known in _CHOICES.items():
             if values.get(name, known[0]) not in known:
                 raise UserError(f"{name} = {values[name]!r}: one of {', '.join(filter(None, known))}")
@@ -77,8 +79,15 @@ def _finite(text: str) -> float:
     return value
 
 
+def _integer(text: str) -> int:
+    value = int(text)
+    if abs(value) >= 2**63:  # SQLite has no larger ones
+        raise ValueError
+    return value
+
+
 _NUMBERS: dict[str, Any] = {"reward_min": _finite, "reward_max": _finite}
-_VALUES: dict[str, Any] = dict.fromkeys(("step_min", "step_max", "offset", "limit", "find"), int) | _NUMBERS
+_VALUES: dict[str, Any] = dict.fromkeys(("step_min", "step_max", "offset", "limit", "find"), _integer) | _NUMBERS
 _CHOICES: dict[str, tuple[str, ...]] = {
     "by": ("groups", "rollouts"),
     "dropped": ("", "yes", "no"),
