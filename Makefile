@@ -31,6 +31,8 @@ $(SERVERS)/.ready:
 	$(SERVERS)/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	@touch $@
 
+environments: $(VENV)/.ready $(PEERS)/.ready $(SERVERS)/.ready ## make all environments; with -j3 at the same time
+
 quickstart: $(VENV)/.ready ## train a tiny language model by imitation and RL, two to three minutes on two CPU cores
 	$(RUN)rewardsmith run recipes/quickstart.toml
 

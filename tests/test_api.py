@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +13,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import rewardsmith as rs
@@ -102,7 +106,7 @@ def test_parts_keep_their_names_weights_and_failures() -> None:
         scores.part("left")
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), "1.0", b"1", [1.0], 10**400, {"score": 1.0}])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), "1.0", b"1", [1.0], 10**400, {"value": 1.0}])
 def test_what_is_no_finite_number_is_a_failure(value: Any) -> None:
     scores = rs.score(lambda response: value, "2+2?", ["#4"])
     assert scores.values == [[None]]
@@ -117,6 +121,80 @@ def test_an_exception_for_one_answer_is_a_failure_of_that_answer() -> None:
     assert scores.values == [[0.5, None, None]]
     assert [one and one.kind for one in scores.failures[0]] == [None, "crashed", "crashed"]
     assert "ZeroDivisionError" in scores.failures[0][1].detail
+
+
+def exits(response: str) -> float:
+    raise SystemExit(3)
+
+
+async def exits_async(response: str) -> float:
+    raise SystemExit(2)
+
+
+def interrupted(response: str) -> float:
+    raise KeyboardInterrupt
+
+
+def exhausted(responses: list[str]) -> list[float]:
+    return [next(iter(()))]
+
+
+def endless(responses: list[str]) -> Any:
+    return itertools.repeat(1.0)
+
+
+@pytest.mark.parametrize("function", [exits, exits_async, interrupted, exhausted, endless])
+def test_what_a_function_raises_or_returns_never_ends_the_event_loop(function: Any) -> None:
+    assert rs.score(function, "p", ["x", "y"]).values == [[None, None]]
+    assert rs.score(short, "p", ["x"]).values == [[0.5]]
+
+
+@pytest.mark.parametrize(
+    "values", [{0: 1.0, 1: 0.0}, {1.0, 0.0}, b"ab", bytearray(b"ab"), memoryview(b"ab"), "ab", 1.0]
+)
+def test_values_without_an_order_or_of_bytes_are_no_scores(values: Any) -> None:
+    scores = rs.score(lambda responses: values, "p", ["x", "y"])
+    assert scores.values == [[None, None]]
+    assert scores.failures[0][0].kind == "invalid"
+
+
+def test_numpy_arrays_generators_and_plain_functions_that_return_coroutines_are_fine() -> None:
+    assert rs.score(lambda responses: np.array([1.0, 0.5]), "p", ["x", "y"]).values == [[1.0, 0.5]]
+    assert rs.score(lambda responses: (len(one) for one in responses), "p", ["x", "yy"]).values == [[1.0, 2.0]]
+    assert rs.score(lambda response: doubled(response), "p", ["x", "yy"]).values == [[2.0, 4.0]]  # noqa: PLW0108
+
+
+def test_a_function_that_hangs_keeps_no_other_waiting() -> None:
+    release = threading.Event()
+    reward = rs.reward({"type": lambda response: release.wait(60) and 1.0, "failure": {"deadline": 0.2}})
+    scores = rs.score(reward, [f"p{i}" for i in range(40)], [["x"]] * 40)
+    assert {one[0].kind for one in scores.failures} == {"timeout"}
+    assert rs.score(short, "p", ["x"]).values == [[0.5]]
+    release.set()
+
+
+def test_a_program_ends_although_a_function_hangs() -> None:
+    code = """
+import rewardsmith as rs, threading
+reward = rs.reward({"type": lambda response: threading.Event().wait(), "failure": {"deadline": 0.2}})
+print(rs.score(reward, "p", ["x"]).failures[0][0].kind)
+"""
+    found = subprocess.run([sys.executable, "-c", code], text=True, capture_output=True, timeout=60, check=True)
+    assert found.stdout.strip() == "timeout"
+
+
+def test_a_forked_child_has_a_loop_of_its_own() -> None:
+    code = """
+import os, sys, rewardsmith as rs
+reward = rs.reward(lambda response: float(len(response)))
+assert rs.score(reward, "p", ["x"]).values == [[1.0]]
+if (child := os.fork()) == 0:
+    sys.exit(0 if rs.score(reward, "p", ["xyz"]).values == [[3.0]] else 1)
+assert os.waitpid(child, 0)[1] == 0
+print(rs.score(reward, "p", ["xy"]).values)
+"""
+    found = subprocess.run([sys.executable, "-c", code], text=True, capture_output=True, timeout=60, check=True)
+    assert found.stdout.strip() == "[[2.0]]"
 
 
 def test_flat_answers_of_equal_prompts_form_a_group_and_come_back_in_order() -> None:
@@ -160,9 +238,27 @@ def test_prompts_are_text_messages_rows_or_prompts() -> None:
         (lambda: rs.reward({"type": Longest(), "bonus": 1.0}), "bonus"),
         (lambda: rs.reward({"type": "rubric", "model": "judge"}), "judge"),
         (lambda: rs.reward({"type": "rule", "rule": lambda prompt, text: 1.0}), "define it at the top of a module"),
-        (lambda: rs.advantages([[1.0, 0.0]], estimator="gae"), "needs values of a critic"),
+        (lambda: rs.advantages([[1.0, 0.0]], estimator="gae"), "needs the values of a critic"),
         (lambda: rs.advantages([[1.0, 0.0]], estimator="rlo"), "rloo"),
-        (lambda: rs.load_run("nowhere"), "is no run folder"),
+        (lambda: rs.load_run("nowhere"), "there is no folder"),
+        (lambda: rs.load_run("."), "is no run folder"),
+        (lambda: rs.load_run(None), "NoneType"),
+        (lambda: rs.train(None), "NoneType"),
+        (lambda: rs.train("quickstart", [3]), "overrides"),
+        (lambda: rs.train(tiny_recipe(), resume="yes"), "resume is 'yes'"),
+        (lambda: rs.train(tiny_recipe(), on="ray"), "on is 'ray'"),
+        (lambda: rs.score(right, None, ["x"]), "prompts is of type NoneType"),
+        (lambda: rs.advantages(None), "list of groups"),
+        (lambda: rs.advantages([1.0, 0.0]), "list of groups"),
+        (lambda: rs.advantages([[1.0, "a"]]), r"scores\[0\]\[1\]"),
+        (lambda: rs.advantages([[1.0, float("nan")]]), "None for a failure"),
+        (lambda: rs.advantages([[1.0, 0.0]], estimator=lambda inputs: 3), "must return"),
+        (lambda: rs.evaluate(right, [], kind="foo"), "policy"),
+        (lambda: rs.evaluate(None, [], kind="pairs"), "reward is None"),
+        (lambda: rs.reward(right, models="http://x"), "models is of type str"),
+        (lambda: rs.reward(right, models={"judge": 3}), "models.judge is 3"),
+        (lambda: rs.reward(lambda completions, **kwargs: [1.0]), "from_trl"),
+        (lambda: rs.reward(lambda data_source, solution_str, ground_truth: 1.0), "verl_function"),
         (lambda: rs.train("nowhere.toml"), "nowhere.toml"),
         (lambda: rs.train(tiny_recipe(), {"stages.policy.stepps": 1}), "stepps"),
         (lambda: rs.train(tiny_recipe(), {"stages.polcy.steps": 1}), "policy"),
@@ -185,6 +281,42 @@ def test_a_judge_is_called_through_a_python_object() -> None:
     assert scores.values == [[0.7, None]]
     assert scores.failures[0][1].kind == "unparsable"
     assert scores[0].scores[0].feedback == "Total Score: 7/10"
+
+
+def test_a_judge_may_be_a_plain_function_of_messages() -> None:
+    def judge(messages: list[dict[str, str]]) -> str:
+        return "Total Score: 10/10" if "#4" in messages[-1]["content"] else "I cannot tell."
+
+    async def down(messages: list[dict[str, str]]) -> str:
+        raise ConnectionError("no route")
+
+    criteria = "10 points: the sum is right."
+    table = {"type": "rubric", "model": "judge", "criteria": criteria, "failure": {"wait": 0.0}}
+    with rs.reward(table, models={"judge": judge}) as reward:
+        assert rs.score(reward, "2+2?", ["#4", "#5"]).values == [[1.0, None]]
+        assert reward.usage() == {} or reward.models["judge"].usage.calls >= 2
+    assert rs.score(table, "2+2?", ["#4"], models={"judge": down}).failures[0][0].kind == "unreachable"
+    wrong = rs.score(table, "2+2?", ["#4"], models={"judge": lambda messages: 3}).failures[0][0]
+    assert wrong.kind == "invalid"
+
+
+def test_arrays_columns_and_iterators_are_lists() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"prompt": ["a", "b"], "response": ["#1", "#3"], "truth": ["1", "2"]})
+    assert rs.score(right, frame.prompt, frame.response, answers=frame.truth).values == [1.0, 0.0]
+    responses = np.array([["#1", "#2"], ["#1", "#2"]])
+    assert rs.score(right, ["a", "b"], responses, answers=np.array(["1", "2"])).values == [[1.0, 0.0], [0.0, 1.0]]
+    assert rs.score(right, iter(["a"]), iter([["#1"]]), answers=["1"]).values == [[1.0]]
+    parts = [{"role": "user", "content": [{"type": "text", "text": "1"}, {"type": "text", "text": "2"}]}]
+    assert rs.score(right, [parts], [["#1"]], answers="1")[0].group.prompt.messages[0].content == "1\n2"
+    assert rs.advantages(np.array([[1.0, 0.0]]), "rloo") == [[1.0, -1.0]]
+    assert rs.advantages([], "rloo") == rs.advantages(rs.score(right, [], []), "rloo") == []
+
+
+def test_a_table_with_score_has_its_other_numbers_as_parts() -> None:
+    scores = rs.score(lambda response: {"score": 1.0, "length": len(response)}, "p", ["x", "yy"])
+    assert scores.values == [[1.0, 1.0]]
+    assert scores.part("length") == [[1.0, 2.0]]
 
 
 def test_failures_do_not_stop_scoring_unless_the_reward_is_used_for_training() -> None:
@@ -305,7 +437,7 @@ def test_interrupting_a_run_in_a_thread_saves_it_and_the_same_call_resumes(tmp_p
         return float(len(response))
 
     recipe = tiny_recipe(steps=3, reward=stopping)
-    begin = api._without_loop
+    begin = api.call_without_loop
 
     def interrupted(work: Callable[[threading.Event | None], Any]) -> Any:
         stop = threading.Event()
@@ -316,7 +448,7 @@ def test_interrupting_a_run_in_a_thread_saves_it_and_the_same_call_resumes(tmp_p
         finally:
             watcher.join()
 
-    monkeypatch.setattr(api, "_without_loop", interrupted)
+    monkeypatch.setattr(api, "call_without_loop", interrupted)
 
     def call() -> None:
         with pytest.raises(KeyboardInterrupt, match="everything is saved"):
@@ -325,7 +457,7 @@ def test_interrupting_a_run_in_a_thread_saves_it_and_the_same_call_resumes(tmp_p
     with ThreadPoolExecutor(1) as pool:
         pool.submit(call).result()
     assert rs.load_run("runs/run").state == "stopped"
-    monkeypatch.setattr(api, "_without_loop", begin)
+    monkeypatch.setattr(api, "call_without_loop", begin)
     run = rs.train(recipe, quiet=True)
     assert run.folder == Path("runs/run")
     assert run.state == "finished"
@@ -357,8 +489,5 @@ def test_a_reward_is_measured_on_rows() -> None:
 
 
 def test_importing_the_package_is_light() -> None:
-    import subprocess
-    import sys
-
     code = "import rewardsmith, sys; print(sorted({'torch', 'pydantic', 'aiohttp'} & {*sys.modules})); dir(rewardsmith)"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"

@@ -77,7 +77,7 @@ def test_paths_tuples_and_enums_can_be_given_in_toml(own: Callable[[str], str]) 
 @pytest.mark.parametrize("code", ["def R(rewards, mask): ...", "class R: ...", "R = 3"])
 def test_an_estimator_is_a_function_of_one_argument(own: Callable[[str], str], code: str) -> None:
     message = problems(table(advantage=f"{own(code)}:R"))["stages.0.advantage.type"]
-    assert "cannot be an advantage: that is a function of 1 positional argument" in message
+    assert "cannot be an advantage: it must be a function of 1 positional argument" in message
 
 
 def test_a_reward_named_as_a_rule_is_reported_to_be_a_reward(own: Callable[[str], str]) -> None:

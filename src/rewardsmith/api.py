@@ -14,25 +14,27 @@ is running, as in a notebook, and in threads.
 
 from __future__ import annotations
 
-import asyncio
 import io
-import threading
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from pydantic_core import PydanticCustomError
 
 from rewardsmith.config import Chosen, problems_in
 from rewardsmith.data import SOURCE
-from rewardsmith.errors import RecipeError, UserError
+from rewardsmith.errors import RecipeError, UserError, listing
 from rewardsmith.jobs import Job, Result
+from rewardsmith.masking import shown
 from rewardsmith.recipe import Recipe, load_table, override, parse_recipe, set_value
 from rewardsmith.recipe_files import shipped_recipe
 from rewardsmith.rewards import REWARDS
 from rewardsmith.rewards.answer_groups import Scores, group_answers
+from rewardsmith.rewards.function_model import FunctionModel
+from rewardsmith.runs.background_loop import call_without_loop
 from rewardsmith.runs.commands import CommandInputs, CommandOptions, CommandRun, validated
 from rewardsmith.runs.loaded_reward import LoadedReward
 from rewardsmith.runs.lookup import find_reward, find_source, parse_reward
@@ -40,9 +42,7 @@ from rewardsmith.runs.preflight import RewardTrees
 from rewardsmith.runs.trained_run import TrainedRun
 from rewardsmith.types import Failure, Score, ScoredGroup
 
-Value = TypeVar("Value")
-
-Overrides = Mapping[str, Any] | Sequence[str] | None
+Overrides = Mapping[str, Any] | Sequence[str] | str | None
 """Changes of a recipe: `{"stages.policy.steps": 10}`, or as on the command line `["stages.policy.steps=10"]`."""
 
 
@@ -56,7 +56,8 @@ def reward(spec: Any, models: Mapping[str, Any] | None = None) -> LoadedReward:
         spec: a table as in a recipe (`{"type": "rule", "rule": "math"}`), which may have `models`; the name of a
             reward; a file or run, such as `"recipe.toml:policy"` or `"runs/rrm:policy"`; a function of `response` or
             of `responses`; or an object with `async score(group)`.
-        models: the models that the reward names: tables as in a recipe, or Python objects (`rewardsmith.llm`).
+        models: the models that the reward names: tables as in a recipe, URLs of servers, functions from messages to a
+            reply, or objects with the methods of `rewardsmith.llm.ChatModel`.
 
     Examples:
         >>> reward = rs.reward({"type": "rule", "rule": "math"})
@@ -65,8 +66,7 @@ def reward(spec: Any, models: Mapping[str, Any] | None = None) -> LoadedReward:
     """
     if isinstance(spec, LoadedReward):
         return spec
-    tables = {name: model for name, model in (models or {}).items() if isinstance(model, dict | Chosen)}
-    objects = {name: model for name, model in (models or {}).items() if name not in tables}
+    tables, objects = _models(models or {})
     if isinstance(spec, Path) or (isinstance(spec, str) and _is_place(spec)):
         if tables:
             raise UserError("models: the tables of a recipe's models are in the recipe; give objects here, or a table")
@@ -75,6 +75,31 @@ def reward(spec: Any, models: Mapping[str, Any] | None = None) -> LoadedReward:
     if tables:
         table["models"] = {**table.get("models", {}), **tables}
     return LoadedReward(parse_reward(table, "reward", given=objects), objects)
+
+
+def _models(models: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the models that are tables, and those that are Python objects."""
+    if not isinstance(models, Mapping):
+        raise UserError(f"models is of type {type(models).__name__}: give a table such as {{'judge': MODEL}}")
+    tables: dict[str, Any] = {}
+    objects: dict[str, Any] = {}
+    for name, model in models.items():
+        if isinstance(model, dict | Chosen):
+            tables[name] = model
+        elif isinstance(model, str) and model.startswith(("http://", "https://")):
+            tables[name] = {"type": "server", "urls": [model]}
+        elif callable(getattr(model, "check", None)) and any(hasattr(model, verb) for verb in _VERBS):
+            objects[name] = model
+        elif callable(model):
+            objects[name] = FunctionModel(name, model)
+        else:
+            kinds = f"a table, the URL of a server, a function of messages, or an object with check() and {_VERBS[0]}()"
+            raise UserError(f"models.{name} is {shown(model)}: give {kinds} (rewardsmith.llm)")
+    return tables, objects
+
+
+_VERBS = ("chat", "rate", "embed", "logprobs")
+"""What a model can do; see `rewardsmith.llm`."""
 
 
 def _is_place(spec: str) -> bool:
@@ -103,6 +128,9 @@ def score(
     models: Mapping[str, Any] | None = None,
 ) -> Scores:
     """Score answers with a reward; what could not be scored is None in `.values`, with its cause in `.failures`.
+
+    A service that is unreachable is waited for, up to `failure.wait` of the reward (300 s); then `Halt` is raised, a
+    `UserError`. With `"failure": {"wait": 0}` in its table these answers are failures instead.
 
     Args:
         reward: what `reward` returned, or anything that it takes.
@@ -159,14 +187,20 @@ def advantages(scores: Any, estimator: Any = "grpo", **settings: Any) -> list[An
 
     from rewardsmith.algorithms.advantages import estimate_advantages, values_from  # noqa: PLC0415
     from rewardsmith.trainers.batch import reward_streams  # noqa: PLC0415
+    from rewardsmith.trainers.objective import advantage_estimator  # noqa: PLC0415
     from rewardsmith.trainers.stages import ADVANTAGE  # noqa: PLC0415
 
     if not isinstance(scores, Scores):
         scores = _as_scores(scores)
+    if not len(scores):
+        return []
     table = {**(estimator if isinstance(estimator, Mapping) else {"type": estimator}), **settings}
     chosen = _choose(ADVANTAGE, table, "advantage")
     if needs := values_from(chosen.target):
-        raise UserError(f'the advantage "{chosen.name}" needs values of a {needs}, which only a training step has')
+        what = {"critic": "the values of a critic", "greedy": "the reward of a greedy answer"}.get(
+            needs, f"{needs} values"
+        )
+        raise UserError(f'the advantage "{chosen.name}" needs {what}, which only a training step has')
     slot: Any = chosen.slot
     flat = [one for group in scores for one in group.scores]
     counts = torch.tensor([max(1, len(r.tokens)) for group in scores for r in group.group.rollouts])
@@ -175,7 +209,7 @@ def advantages(scores: Any, estimator: Any = "grpo", **settings: Any) -> list[An
     streams = reward_streams(flat, mask_BT, scores.streams, slot.combine)
     scored_BT = torch.stack([stream.scored(mask_BT) for stream in streams]).any(0)
     found_BT = estimate_advantages(
-        streams, scored_BT, groups_B, estimator=partial(chosen.target, **chosen.arguments()), combine=slot.combine,
+        streams, scored_BT, groups_B, estimator=advantage_estimator(chosen), combine=slot.combine,
         whiten=slot.whiten,
     )  # fmt: skip
     means = (found_BT.sum(-1) / scored_BT.sum(-1).clamp(min=1)).tolist()
@@ -184,8 +218,19 @@ def advantages(scores: Any, estimator: Any = "grpo", **settings: Any) -> list[An
     return found
 
 
-def _as_scores(groups: Sequence[Sequence[float | None]]) -> Scores:
+def _as_scores(groups: Any) -> Scores:
     """Return plain numbers as scores."""
+    groups = groups.tolist() if hasattr(groups, "tolist") else groups
+    if not isinstance(groups, list | tuple) or not all(isinstance(group, list | tuple) for group in groups):
+        raise UserError(
+            "scores must be what rewardsmith.score returned, or a list of groups such as [[1.0, 0.0, None]]"
+        )
+    for i, group in enumerate(groups):
+        for j, value in enumerate(group):
+            if value is not None and not (isinstance(value, int | float) and math.isfinite(value)):
+                raise UserError(
+                    f"scores[{i}][{j}] is {shown(value)}: it must be a finite number, or None for a failure"
+                )
     found = group_answers([str(i) for i in range(len(groups))], [["-"] * len(group) for group in groups])
     failed = Score(failure=Failure("invalid", "no reward was given"))
     scored = [
@@ -224,6 +269,9 @@ def train(
 
     Interrupting it saves a checkpoint and raises `KeyboardInterrupt`; the same call resumes.
     """
+    for setting, value, known in (("resume", resume, ("auto", "must", "never")), ("on", on, ("embedded", "verl"))):
+        if value not in known:
+            raise UserError(f"{setting} is {value!r}: it must be one of {listing(known)}")
     checked, name = _checked_recipe(recipe, overrides)
     rewards = RewardTrees(checked)
     from rich.console import Console  # noqa: PLC0415
@@ -236,7 +284,7 @@ def train(
         console=Console(file=io.StringIO()) if quiet else Console(stderr=True),
     )  # fmt: skip
     try:
-        return TrainedRun(_without_loop(lambda stop: begin(stop=stop)))
+        return TrainedRun(call_without_loop(lambda stop: begin(stop=stop)))
     except Stopped as stopped:
         raise KeyboardInterrupt(str(stopped)) from None
 
@@ -248,12 +296,19 @@ def _checked_recipe(recipe: Any, overrides: Overrides) -> tuple[Recipe, str]:
             raise UserError("overrides change a table or a file: give the recipe as one of these")
         return recipe, "run"
     is_table = isinstance(recipe, Mapping)
+    if not is_table and not isinstance(recipe, str | Path):
+        raise UserError(f"a recipe is a file, a name or a table; this is a {type(recipe).__name__}")
+    changes = [overrides] if isinstance(overrides, str) else overrides or ()
+    if not isinstance(changes, Mapping) and not all(isinstance(change, str) for change in changes):
+        raise UserError(f"overrides is {shown(overrides)}: give a table, or texts such as 'stages.policy.steps=10'")
     table: dict[str, Any]
     table = _copied(recipe) if is_table else load_table(recipe)
-    for key, value in overrides.items() if isinstance(overrides, Mapping) else ():
-        set_value(table, key, value)
-    for change in () if isinstance(overrides, Mapping) else overrides or ():
-        override(table, change)
+    if isinstance(changes, Mapping):
+        for key, value in changes.items():
+            set_value(table, key, value)
+    else:
+        for change in changes:
+            override(table, change)
     return parse_recipe(table, source="recipe" if is_table else str(recipe)), "run" if is_table else Path(recipe).stem
 
 
@@ -286,6 +341,10 @@ def evaluate(
     Returns:
         `.metrics` by name, and `.tables` for people.
     """
+    if kind not in (known := ("rankings", "grades", "pairs", "policy")):
+        raise UserError(f"kind is {kind!r}: it must be one of {listing(known)}")
+    if reward is None and kind != "policy":
+        raise UserError(f"reward is None: name the reward to measure on {kind}")
     inputs, values = CommandInputs(), dict(settings)
     if reward is not None:
         loaded = _load(reward, models)
@@ -304,41 +363,9 @@ def evaluate(
         inputs.data["data"] = find_source(str(data)) if is_place else _choose(SOURCE, data, "data source")
         values |= {"kind": kind, "data": "data"}
     checked = validated(job, values)
-    return _without_loop(lambda stop: CommandRun(checked, inputs, CommandOptions(), stop).result())
+    return call_without_loop(lambda stop: CommandRun(checked, inputs, CommandOptions(), stop).result())
 
 
 def load_run(folder: str | Path) -> TrainedRun:
     """Return a run of this or another program by its folder, finished or not."""
     return TrainedRun(folder)
-
-
-def _without_loop(work: Callable[[threading.Event | None], Value]) -> Value:
-    """Call a function that starts an event loop of its own: in a thread, if one is running here, as in a notebook.
-
-    The function gets an event that is set when the user interrupts the wait; None where signals arrive by themselves.
-    """
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        if threading.current_thread() is threading.main_thread():
-            return work(None)
-    stop, found = threading.Event(), dict[str, Any]()
-
-    def call() -> None:
-        try:
-            found["value"] = work(stop)
-        except BaseException as error:  # noqa: BLE001 it is raised in the caller's thread
-            found["error"] = error
-
-    thread = threading.Thread(target=call, name="rewardsmith run", daemon=True)
-    thread.start()
-    while thread.is_alive():
-        try:
-            thread.join(0.2)
-        except KeyboardInterrupt:
-            if stop.is_set():
-                raise
-            stop.set()
-    if "error" in found:
-        raise found["error"]
-    return found["value"]  # type: ignore[no-any-return]

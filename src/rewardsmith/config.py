@@ -188,7 +188,7 @@ class Choice:
         if not fits:
             advice = f". {self.otherwise.format(name=name)}" if self.otherwise else ""
             shown_name = name if isinstance(name, str) else python_name(name)
-            raise UserError(f"{shown_name} cannot be {a(self.what)}: that is {needed}{advice}")
+            raise UserError(f"{shown_name} cannot be {a(self.what)}: it must be {needed}{advice}")
         return target, None
 
 

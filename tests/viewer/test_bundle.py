@@ -50,6 +50,19 @@ def test_every_group_is_in_a_file_of_its_lines(tmp_path: Path, monkeypatch: pyte
         assert [one["reward"] or 0 for one in row["rollouts"]] == pytest.approx([v or 0 for v in values], rel=1e-5)
 
 
+def test_a_group_that_cannot_be_read_is_left_out_and_counted(tmp_path: Path) -> None:
+    rows = [line("a", Score(1.0)), line("b", Score(1.0)), line("c", Score(1.0)), line("d", Score(1.0))]
+    rows[1]["scored"]["scores"][0]["unknown"] = 1
+    rows[2]["advantages"] = 5
+    write_lines(tmp_path / "run" / "rollouts" / "policy.jsonl", rows)
+    assert bundle.write_bundle(RunList([tmp_path / "run"]), tmp_path / "site") == 2
+    data = tmp_path / "site" / "data" / "r0"
+    (stage,) = json.loads((data / "stages.json").read_text())["stages"]
+    assert (stage["groups"], stage["unread"], stage["lines"]) == (2, 2, 4)
+    assert [row["line"] for row in json.loads((data / "s0" / "rows-0.json").read_text())] == [0, 3]
+    assert list(json.loads((data / "s0" / "groups-0.json").read_text())) == ["0", "3"]
+
+
 def test_names_of_runs_and_stages_are_no_paths(tmp_path: Path) -> None:
     name = HOSTILE.replace("/", "∕")
     write_lines(tmp_path / "runs" / name / "rollouts" / "..evil &<b>.jsonl", [line(HOSTILE, Score(1.0))])

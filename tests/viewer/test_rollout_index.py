@@ -1,6 +1,7 @@
 """The index of rollouts: complete, incremental, and right after a run was resumed; pages, filters and searches."""
 
 import json
+import math
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -142,6 +143,20 @@ def test_a_large_file_is_indexed_in_steps(run: Path, monkeypatch: Any) -> None:
     assert len(rows_of(pages, limit=200)) == len(lines_of(run))
 
 
+def test_a_long_line_that_was_cut_is_not_waited_for(run: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(rollout_index, "STEP_BYTES", 5_000)
+    complete = lines_of(run)
+    add(run, '{"step": "' + "x" * 20_000)
+    index = RolloutIndex(run, run.parent / "index.sqlite")
+    size = (run / "rollouts" / "policy.jsonl").stat().st_size
+    updates = next(i for i in range(size // 5_000 + 2) if index.update() == 1.0)
+    assert updates > 3
+    assert len(rows_of(RolloutPages(index), limit=200)) == len(complete)
+    add(run, '"}\n' + json.dumps(complete[0]) + "\n")
+    (stage,) = indexed(run).stages()
+    assert (stage["groups"], stage["unread"]) == (len(complete) + 1, 1)
+
+
 def test_lines_that_hold_no_group_are_counted(tmp_path: Path) -> None:
     folder = write(tmp_path / "run", [line("a", Score(1.0)), {"step": 1}, {"scored": []}, line("b", Score(0.0))])
     add(folder, "{ broken\n\n")
@@ -152,6 +167,55 @@ def test_lines_that_hold_no_group_are_counted(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="not there"):
         pages.record(STAGE, 1)
     assert pages.record(STAGE, 3).scored.group.rollouts[0].text == "b"
+
+
+def damaged(path: str, value: Any) -> str:
+    """Return a line in which the value at a path is another one."""
+    row: Any = line("damaged", Score(1.0, parts={"rule": Score(failure=Failure("timeout", "late"))}))
+    *outer, last = [int(key) if key.isdecimal() else key for key in path.split(".")]
+    inner = row
+    for key in outer:
+        inner = inner[key]
+    inner[last] = value
+    return json.dumps(row)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "null", "5", "[1, 2]", '"ab"', "[" * 100_000, "{ cut", damaged("step", "1"), damaged("step", 2**63),
+        damaged("kind", None), damaged("scored.group.prompt.messages", []), damaged("scored.group.rollouts.0.text", 5),
+        damaged("scored.group.prompt.messages.0.content", None), damaged("scored.scores.0.parts", [1]),
+        damaged("scored.scores.0.failure", "timeout"), damaged("scored.group.rollouts.0.stop_reason", {}),
+    ],
+)  # fmt: skip
+def test_a_damaged_line_is_counted_and_nothing_of_it_is_kept(tmp_path: Path, text: str) -> None:
+    folder = write(tmp_path / "run", [line("a", Score(1.0))])
+    add(folder, f"{text}\n{json.dumps(line('b', Score(0.0)))}\n")
+    pages = indexed(folder)
+    (stage,) = pages.stages()
+    assert (stage["groups"], stage["rollouts"], stage["unread"], stage["failures"]) == (2, 2, 1, [])
+    assert [row["line"] for row in rows_of(pages)] == [0, 2]
+    with pages.index.connection() as db:
+        assert db.execute("SELECT COUNT(*) FROM endings").fetchone() == (2,)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, 1.797693e308, 10**400, "1", {}, None])
+def test_values_that_are_no_numbers_are_rows_without_them(tmp_path: Path, value: Any) -> None:
+    folder = tmp_path / "run"
+    write_lines(folder / "rollouts" / f"{STAGE}.jsonl", [])
+    add(folder, damaged("scored.scores.0.value", value) + "\n" + damaged("advantages", [value]) + "\n")
+    add(folder, damaged("scored.scores.0.feedback", value) + "\n")
+    pages = indexed(folder)
+    assert len(rows_of(pages, text="damaged", by="rollouts")) in (2, 3)  # feedback that is no text is not searched
+    json.dumps([rows_of(pages), pages.stages(), pages.validations(), list(pages.all_rows(STAGE))], allow_nan=False)
+
+
+def test_text_that_is_not_unicode_is_replaced(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    write_lines(folder / "rollouts" / f"{STAGE}.jsonl", [])
+    add(folder, damaged("scored.group.rollouts.0.text", "\ud800x") + "\n")
+    assert [row["ending"] for row in rows_of(indexed(folder), by="rollouts")] == ["?x"]
 
 
 # ---- filters, order, pages -------------------------------------------------------------------------------------------
@@ -247,7 +311,16 @@ def test_a_search_keeps_a_bounded_number_of_hits(run: Path, monkeypatch: Any) ->
 
 @pytest.mark.parametrize(
     "query",
-    [{"step_min": "x"}, {"reward_max": "nan"}, {"sort": "id; DROP TABLE groups"}, {"by": "x"}, {"limit": "1e3"}],
+    [
+        {"step_min": "x"},
+        {"offset": "9" * 20},
+        {"step_max": f"-{2**63}"},
+        {"find": "9" * 400},
+        {"reward_max": "nan"},
+        {"sort": "id; DROP TABLE groups"},
+        {"by": "x"},
+        {"limit": "1e3"},
+    ],
 )
 def test_what_is_no_filter_is_refused(query: dict[str, str]) -> None:
     with pytest.raises(UserError, match=next(iter(query))):

@@ -115,6 +115,29 @@ def test_a_run_that_goes_on_changes_its_version(tmp_path: Path) -> None:
     served([folder], use)
 
 
+def test_a_run_that_cannot_be_indexed_stops_no_other(tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr("rewardsmith.viewer.view_server.RETRY_SECONDS", 0.0)
+    (write_fake_run(tmp_path / "a", steps=8, prompts=1) / "rollouts" / "folder.jsonl").mkdir()
+    write_fake_run(tmp_path / "b", steps=8, prompts=1)
+    update, errors = RunList.update_indexes, iter([RuntimeError("fails once")])
+
+    def fail_once(self: RunList) -> bool:
+        for error in errors:
+            raise error
+        return update(self)
+
+    monkeypatch.setattr(RunList, "update_indexes", fail_once)
+
+    async def use(get: Get) -> None:
+        await get("/api/stages", params={"run": "a"})
+        await until_indexed(get, "b")
+
+    served([tmp_path], use)
+    logged = capsys.readouterr().err
+    assert "fails once" in logged
+    assert "the rollouts of a could not be indexed: IsADirectoryError" in logged
+
+
 # ---- what judges were shown ------------------------------------------------------------------------------------------
 
 
@@ -239,6 +262,25 @@ def test_other_pages_cannot_use_the_server(tmp_path: Path) -> None:
             assert (await get("/api/runs", method=method))[0] == 405
 
     served([folder], use)
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Sec-Fetch-Site": "same-site"}, 403),
+        ({"Origin": "https://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Origin": "http://127.0.0.1:9", "Sec-Fetch-Site": "same-origin", "Host": "127.0.0.1:8765"}, 403),
+        ({"Origin": "http://127.0.0.1:8765", "Sec-Fetch-Site": "same-origin", "Host": "127.0.0.1:8765"}, 200),
+        ({"Sec-Fetch-Site": "none"}, 200),
+    ],
+)
+def test_requests_of_other_pages_are_refused(tmp_path: Path, headers: dict[str, str], status: int) -> None:
+    async def use(get: Get) -> None:
+        assert (await get("/api/runs", headers=headers))[0] == status
+
+    served([tmp_path], use)
 
 
 def test_beyond_this_machine_a_token_is_required(tmp_path: Path) -> None:

@@ -80,13 +80,13 @@ class GroupCollector:
     async def _finish(self, group: _OpenGroup) -> None:
         try:
             scored = await self._reward.score_group(RolloutGroup(group.prompt, group.rollouts))
-            group.result.set_result(_comparable(scored.scores))
+            group.result.set_result(_comparable(scored.scores, self._size))
         except BaseException as error:  # noqa: BLE001 whoever waits for the group gets it
             group.result.set_exception(error)
 
 
-def _comparable(scores: Sequence[Score]) -> list[Score]:
-    if len(scores) < 2 or sum(score.ok for score in scores) != 1:
+def _comparable(scores: Sequence[Score], size: int) -> list[Score]:
+    if size < 2 or sum(score.ok for score in scores) != 1:
         return list(scores)
     why = Failure("dropped", "all other answers of its group failed: there is nothing to compare it with")
     return [

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from rewardsmith.rewards.base import score
 from rewardsmith.rewards.remote import RemoteReward
-from rewardsmith.runs.loaded_reward import LOOP
+from rewardsmith.runs.background_loop import LOOP
 from rewardsmith.types import RolloutGroup, ScoredGroup
 
 CONCURRENCY = 64

@@ -75,9 +75,11 @@ class TrlReward:
     def _split(self, prompts: Sequence[Any], columns: Mapping[str, Sequence[Any]], size: int | None) -> list[list[int]]:
         """Return the rows of each group. TRL has the answers to a prompt next to each other."""
         count = len(prompts)
+        # Two rows of a dataset may have the same prompt and different ground truths.
+        keys = [repr([prompts[i], *(values[i] for values in columns.values())]) for i in range(count)]
         if size is not None and count % size == 0:
             blocks = [list(range(start, start + size)) for start in range(0, count, size)]
-            if all(prompts[i] == prompts[block[0]] for block in blocks for i in block):
+            if all(keys[i] == keys[block[0]] for block in blocks for i in block):
                 return blocks
         if self.reward.needs_whole_groups:
             known = "unknown (set num_generations of trl_reward)" if size is None else str(size)
@@ -87,8 +89,6 @@ class TrlReward:
                 " steps_per_generation a multiple of num_generations (per_device_eval_batch_size for the evaluation),"
                 " so that no group is split over processes"
             )
-        # Two rows of a dataset may have the same prompt and different answers.
-        keys = [repr([prompts[i], *(values[i] for values in columns.values())]) for i in range(count)]
         return [list(rows) for _, rows in groupby(range(count), key=keys.__getitem__)]
 
     def _group(

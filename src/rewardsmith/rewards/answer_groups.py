@@ -103,6 +103,7 @@ def group_answers(
         infos: a table for each prompt, with what else rewards need to know, or one for all.
         size: of flat lists: every `size` answers in a row form a group, whether or not another group has the prompt.
     """
+    prompts, responses = _listed("prompts", prompts), _listed("responses", responses)
     if isinstance(prompts, str | Prompt | Mapping) or _is_chat(prompts):
         prompts, responses = [prompts], [responses]
         answers = [answers]
@@ -140,6 +141,17 @@ def _content(prompt: Prompt) -> str:
     return json.dumps(to_json(replace(prompt, id="-")), sort_keys=True)
 
 
+def _listed(name: str, value: Any) -> Any:
+    """Return an array, a column of a frame or an iterator as a list; text, a table or a prompt as it is."""
+    if isinstance(value, str | Prompt | Mapping | list | tuple):
+        return value
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if hasattr(value, "__iter__"):
+        return list(value)
+    raise UserError(f"{name} is of type {type(value).__name__}: give text, or a list")
+
+
 def _is_chat(value: Any) -> bool:
     is_list = isinstance(value, list | tuple) and bool(value)
     return is_list and all(isinstance(one, Message) or (isinstance(one, Mapping) and "role" in one) for one in value)
@@ -147,6 +159,7 @@ def _is_chat(value: Any) -> bool:
 
 def _column(name: str, value: Any, count: int) -> Sequence[Any]:
     """Return a value for each prompt: those of a list of that length, or one for all."""
+    value = value.tolist() if hasattr(value, "tolist") else value
     if isinstance(value, list | tuple):
         if len(value) != count:
             raise UserError(
@@ -166,12 +179,20 @@ def _prompt(number: int, value: Any, answer: Any, source: Any, info: Any) -> Pro
                 raise row
             prompt = Layout().prompt_of(row, "prompt", number)
         else:
-            messages = value if isinstance(value, str) else [to_json(one) for one in value]
-            prompt = Prompt(f"prompt-{number}", messages_of("it", messages))
+            messages = value if isinstance(value, str) else [_joined(to_json(one)) for one in value]
+            prompt = Prompt(f"prompt-{number}", messages_of("messages", messages))
         changes = {"answer": answer, "source": source, "info": info}
         return replace(prompt, **{name: new for name, new in changes.items() if new is not None})
     except (RowError, TypeError, ValueError) as error:
         raise UserError(f"prompt {number} cannot be used: {error}") from None
+
+
+def _joined(message: Any) -> Any:
+    """Return a message whose content is a list of text parts, as OpenAI's clients write it, with the text itself."""
+    parts = message.get("content") if isinstance(message, Mapping) else None
+    if not isinstance(parts, list) or not all(isinstance(one, Mapping) and one.get("type") == "text" for one in parts):
+        return message
+    return {**message, "content": "\n".join(str(one.get("text", "")) for one in parts)}
 
 
 def _rollouts(number: int, responses: Sequence[Any]) -> list[Rollout]:

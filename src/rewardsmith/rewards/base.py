@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import errno
 import inspect
+import threading
 from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, get_args
 
@@ -101,7 +103,7 @@ def started(reward: Reward, group: RolloutGroup) -> Awaitable[Any]:
 
 def checked_scores(result: Any, group: RolloutGroup) -> list[Score]:
     """Return the scores that a reward returned, after checking that they are scores, one per rollout and bounded."""
-    scores = list(result)
+    scores = list(islice(result, len(group.rollouts) + 1))
     if len(scores) != len(group.rollouts) or not all(isinstance(one, Score) for one in scores):
         kinds = ", ".join({type(one).__name__ for one in scores})
         raise TypeError(
@@ -114,13 +116,19 @@ def checked_scores(result: Any, group: RolloutGroup) -> list[Score]:
 
 def caught(error: BaseException) -> Failure:
     """Return the failure for what a reward raised; raise again what stops the run or cancels this task."""
-    if isinstance(error, KeyboardInterrupt):
+    if must_propagate(error):
         raise error
+    return failure_of(error)
+
+
+def must_propagate(error: BaseException) -> bool:
+    """Whether an exception is meant for the program: Ctrl-C, which only the main thread gets, or a cancelled task."""
+    if isinstance(error, KeyboardInterrupt):
+        return threading.current_thread() is threading.main_thread()
     if isinstance(error, asyncio.CancelledError):  # else a task of the reward's own was cancelled
         task = asyncio.current_task()
-        if task is not None and task.cancelling():
-            raise error
-    return failure_of(error)
+        return task is not None and bool(task.cancelling())
+    return False
 
 
 def may_pass(error: BaseException) -> bool:

@@ -9,9 +9,9 @@ killable workers and with a deadline; it may be a coroutine function. The last p
 from __future__ import annotations
 
 import asyncio
-import inspect
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
+from functools import partial
 from itertools import islice
 from types import SimpleNamespace
 from typing import Annotated, Any, ClassVar
@@ -30,6 +30,7 @@ from rewardsmith.rewards.function_file import (
     WorkerMemory,
 )
 from rewardsmith.rewards.judges.hooks import awaited, finite_number, unless_halted
+from rewardsmith.rewards.user_calls import in_thread, is_async
 from rewardsmith.text.judge_replies import Unparsable
 from rewardsmith.types import Failure, RolloutGroup, Score
 
@@ -104,14 +105,13 @@ class TrlCallable:
         """Return one score per rollout."""
         rows = range(len(group.rollouts))
         arguments, logs = trl_arguments(group, rows, conversational=self._conversational), _Logs()
-        is_async = inspect.iscoroutinefunction(self._function) or inspect.iscoroutinefunction(
-            getattr(self._function, "__call__", None)  # noqa: B004 an object that is called like a function
-        )
-        if is_async:
-            values = await self._function(**arguments, **logs.arguments)
+        call = partial(self._function, **arguments, **logs.arguments)
+        if is_async(self._function):
+            values = await call()
+            found = await in_thread(lambda: _rows_of(values, len(rows), self._name, logs))
         else:
-            values = await asyncio.to_thread(self._function, **arguments, **logs.arguments)
-        return tuple(trl_scores(_rows_of(values, len(rows), self._name, logs)))
+            found = await in_thread(lambda: _rows_of(call(), len(rows), self._name, logs))
+        return tuple(trl_scores(found))
 
 
 def trl_arguments(group: RolloutGroup, rows: Sequence[int], *, conversational: bool) -> dict[str, Any]:
@@ -179,7 +179,7 @@ def _called(function: Callable[..., Any], arguments: Mapping[str, Any], name: st
 
 
 def _rows_of(values: Any, count: int, name: str, logs: _Logs) -> list[list[Any]]:
-    if isinstance(values, str | bytes | Mapping):
+    if isinstance(values, str | bytes | bytearray | memoryview | Mapping | Set):
         raise TypeError(f"{name} returned a {type(values).__name__}: it must return a list")
     found = list(islice(values, count + 1))
     if len(found) != count:

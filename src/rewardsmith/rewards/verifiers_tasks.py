@@ -25,6 +25,7 @@ from rewardsmith.rewards.function_file import MAX_FEEDBACK, MEMORY, WorkerDeadli
 from rewardsmith.rewards.judges.hooks import awaited, call_in_worker, finite_number, unless_halted
 from rewardsmith.rewards.judges.plugin import LOAD_TIMEOUT
 from rewardsmith.rewards.pool import Call, shared_waiting
+from rewardsmith.rewards.user_calls import gather_results
 from rewardsmith.text.judge_replies import Unparsable
 from rewardsmith.types import Failure, Message, Prompt, RolloutGroup, Score
 
@@ -77,8 +78,7 @@ class VerifiersObject:
     async def score(self, group: RolloutGroup) -> tuple[Score, ...]:
         """Return one score per rollout."""
         row = task_row(group.prompt)
-        calls = (self._scorer.result(row, rollout.text) for rollout in group.rollouts)
-        found = await asyncio.gather(*calls, return_exceptions=True)
+        found = await gather_results(self._scorer.result(row, rollout.text) for rollout in group.rollouts)
         return scores_of([failure_of(one) if isinstance(one, BaseException) else one for one in found])
 
 

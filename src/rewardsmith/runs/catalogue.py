@@ -164,7 +164,7 @@ def recipe_table() -> Table:
     facts = [(name, *recipe_facts(file)) for name, file in recipe_names().items()]
     rows = [(name, ", ".join(needs) or NOTHING, title) for name, needs, title in facts]
     rows.sort(key=lambda row: (row[0] != "quickstart", row[1] not in (NOTHING, "init"), row[0]))
-    note = "rewardsmith run NAME runs one; rewardsmith init NAME writes a copy, with its rows where it needs init"
+    note = "rewardsmith run NAME runs one; rewardsmith init NAME writes a copy, with its data where it has some"
     return Table("recipes", {"name": "text", "needs": "text", "what it shows": "text"}, rows, note)
 
 

@@ -15,24 +15,21 @@ import atexit
 import logging
 import os
 import tempfile
-import threading
 import weakref
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from rewardsmith.errors import UserError
 from rewardsmith.llm import Usage
 from rewardsmith.rewards.base import Part, parts_of, score
 from rewardsmith.rewards.component import Component
 from rewardsmith.rewards.tree import check, close, needs_whole_groups, walk
+from rewardsmith.runs.background_loop import LOOP
 from rewardsmith.runs.lookup import NamedReward
 from rewardsmith.runs.model_registry import ModelRegistry
 from rewardsmith.trainers.evaluate.scorer import run_in_order
 from rewardsmith.types import RolloutGroup, ScoredGroup
-
-Value = TypeVar("Value")
 
 CONCURRENCY = 64
 """Groups that are scored at a time."""
@@ -43,45 +40,6 @@ CLOSE_TIMEOUT = 10.0
 _logger = logging.getLogger("rewardsmith")
 
 
-class BackgroundLoop:
-    """An event loop in a daemon thread, started at its first use; a forked child starts its own."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
-        self._process = 0
-
-    def run(self, work: Coroutine[Any, Any, Value]) -> Value:
-        """Run a coroutine there, and wait for it; Ctrl-C cancels it."""
-        loop = self._running()
-        if threading.current_thread() is self._thread:
-            work.close()
-            raise UserError("this call would wait for itself: use the async form, such as score_async, inside a reward")
-        future = asyncio.run_coroutine_threadsafe(work, loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
-
-    async def wait(self, work: Coroutine[Any, Any, Value]) -> Value:
-        """Run a coroutine there, and await it in the caller's own loop."""
-        loop = self._running()
-        if asyncio.get_running_loop() is loop:
-            return await work
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))
-
-    def _running(self) -> asyncio.AbstractEventLoop:
-        with self._lock:
-            if self._loop is None or self._process != os.getpid():
-                self._loop, self._process = asyncio.new_event_loop(), os.getpid()
-                self._thread = threading.Thread(target=self._loop.run_forever, name="rewardsmith", daemon=True)
-                self._thread.start()
-            return self._loop
-
-
-LOOP = BackgroundLoop()
 _OPEN: weakref.WeakSet[LoadedReward] = weakref.WeakSet()
 
 
@@ -158,9 +116,10 @@ class LoadedReward:
         return found
 
     async def _score(self, group: RolloutGroup) -> ScoredGroup:
-        if self._checked is None or (self._checked.done() and self._checked.exception() is not None):
-            self._checked = asyncio.ensure_future(check(self.component))
-        await asyncio.shield(self._checked)
+        checked = self._checked
+        if checked is None or (checked.done() and (checked.cancelled() or checked.exception() is not None)):
+            checked = self._checked = asyncio.ensure_future(check(self.component))
+        await asyncio.shield(checked)
         return await score(self.component, group)
 
     def _log_folder(self) -> Path:
@@ -198,3 +157,7 @@ def _close_all() -> None:
     for reward in list(_OPEN):
         with suppress(Exception):
             reward.close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_OPEN.clear)  # a child leaves the rewards of its parent alone

@@ -68,7 +68,8 @@ def find_reward(where: str, overrides: Sequence[str] = ()) -> NamedReward:
         parent = Path(name).parent
         siblings = [path.name for path in parent.iterdir()] if parent.is_dir() else []
         meant = nearest(Path(name).name, siblings) or nearest(name, shipped_recipes())
-        raise UserError(f"there is no recipe or run {name!r}.{meant}")
+        remedy = " Give a TOML file, a run folder, or a name that `rewardsmith list recipes` shows"
+        raise UserError(f"there is no recipe or run {name!r}.{meant or remedy}")
     table = load_table(file, overrides)
     if is_reward(table):
         found = parse_reward(table, file)

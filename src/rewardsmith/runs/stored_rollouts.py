@@ -16,7 +16,6 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from rewardsmith.checks import require_count, require_text
 from rewardsmith.data.prepare.row_files import responses_of
 from rewardsmith.data.readers import Place, find_files, names_of, read_rows, where
 from rewardsmith.data.rollout_rows import TABLE, RolloutSelection, SelectedRollouts, form_of, run_files
@@ -140,10 +139,6 @@ def _parse_group(file: Path, place: str, raw: Any) -> StoredGroup:
         if "rollouts" in raw:
             return StoredGroup(from_json(RolloutGroup, raw), None, None, place, file)
         record = from_json(GroupRecord, raw) if "scored" in raw else None
-        if record is not None:
-            require_count("GroupRecord.step", record.step, minimum=0)
-            require_text("GroupRecord.kind", record.kind)
-            require_text("GroupRecord.dropped", record.dropped)
         scored = record.scored if record else from_json(ScoredGroup, raw)
         return StoredGroup(scored.group, tuple(scored.scores), record, place, file)
     except (RowError, TypeError, ValueError) as error:  # a `UserError` is a `ValueError`

@@ -22,7 +22,11 @@ class TrainedRun:
     """
 
     def __init__(self, folder: str | Path) -> None:
+        if not isinstance(folder, str | Path):
+            raise UserError(f"the folder of a run is a path; this is a {type(folder).__name__}")
         self.folder = Path(folder).expanduser()
+        if not self.folder.is_dir():
+            raise UserError(f"there is no folder {str(folder)!r}: name the folder of a run, such as runs/quickstart")
         if not (self.folder / RECIPE).is_file():
             parent = self.folder.parent
             known = [path.name for path in parent.iterdir() if (path / RECIPE).is_file()] if parent.is_dir() else []

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Protocol, Ty
 
 from pydantic import BeforeValidator
 
+from rewardsmith.checks import require, require_count, require_text
 from rewardsmith.errors import UserError
 from rewardsmith.jobs import Job, JobContext, Result
 from rewardsmith.rewards.component import Component
@@ -40,6 +41,12 @@ class GroupRecord:
     dropped: str  # why the group was not learned from; "" when it was, or was not meant to be
     scored: ScoredGroup
     advantages: Sequence[float | None]  # mean of each rollout; None where it had none
+
+    def __post_init__(self) -> None:
+        require_count("GroupRecord.step", self.step, minimum=0)
+        require_text("GroupRecord.kind", self.kind)
+        require_text("GroupRecord.dropped", self.dropped)
+        require("GroupRecord.advantages", self.advantages, Sequence)
 
 
 Report = Callable[..., None]

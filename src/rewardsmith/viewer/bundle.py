@@ -46,22 +46,34 @@ def _write_run(run: OpenRun, folder: Path) -> int:
     while pages.index.update() < 1:
         pass
     _write(folder / "overview.json", run.overview())
-    stages = pages.stages()
+    stages = list(pages.stages())
     for i, stage in enumerate(stages):
-        _write_stage(pages, stage["name"], folder / f"s{i}")
+        lost = _write_stage(pages, stage["name"], folder / f"s{i}")
+        stages[i] = stage | {"groups": stage["groups"] - lost, "unread": stage["unread"] + lost}
     files = {"rows": ROWS, "groups": GROUPS}
     _write(folder / "stages.json", {"stages": stages, "indexed": 1.0, "files": files})
     _write(folder / "validations.json", {"validations": pages.validations(), "indexed": 1.0})
     return sum(stage["groups"] for stage in stages)
 
 
-def _write_stage(pages: RolloutPages, stage: str, folder: Path) -> None:
-    """Write the groups of a stage; the number of a file is that of its lines, divided by how many it may hold."""
-    for k, rows in groupby(pages.all_rows(stage), lambda row: row["line"] // ROWS):
-        _write(folder / f"rows-{k}.json", list(rows))
+def _write_stage(pages: RolloutPages, stage: str, folder: Path) -> int:
+    """Write the groups of a stage, and return how many were left out because they cannot be read.
+
+    The number of a file is that of its lines, divided by how many it may hold.
+    """
+    lost: set[int] = set()
     for k, rows in groupby(pages.all_rows(stage), lambda row: row["line"] // GROUPS):
-        bodies = {row["line"]: group_view(pages.record(stage, row["line"]), IN_VIEWER) for row in rows}
+        bodies: dict[int, Any] = {}
+        for row in rows:
+            try:
+                bodies[row["line"]] = group_view(pages.record(stage, row["line"]), IN_VIEWER)
+            except UserError:
+                lost.add(row["line"])
         _write(folder / f"groups-{k}.json", bodies)
+    readable = (row for row in pages.all_rows(stage) if row["line"] not in lost)
+    for k, rows in groupby(readable, lambda row: row["line"] // ROWS):
+        _write(folder / f"rows-{k}.json", list(rows))
+    return len(lost)
 
 
 def _write(path: Path, content: Any) -> None:

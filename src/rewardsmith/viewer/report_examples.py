@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rewardsmith.errors import UserError
 from rewardsmith.records import from_json
 from rewardsmith.trainers.trainer import GroupRecord
 from rewardsmith.types import NOT_COMPUTED
@@ -56,11 +57,11 @@ def read_examples(path: Path) -> dict[str, Any]:
         if line is None:
             whole = False
             continue
-        record = parse_line(line)
-        if not record:
+        try:
+            read = from_json(GroupRecord, parse_line(line))
+        except UserError:
             counts["unread"] += bool(line.strip())
             continue
-        read = from_json(GroupRecord, record)
         (validation if read.kind == "validation" else training).add(read)
         if read.dropped:
             dropped = [*dropped, read][-MAX_TRAINING:]

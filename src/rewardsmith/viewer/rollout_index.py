@@ -16,15 +16,17 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
+from rewardsmith.checks import require_count
 from rewardsmith.rewards.cache import cache_folder
 from rewardsmith.types import NOT_COMPUTED
 from rewardsmith.viewer.growing_file import Position, is_continued, new_lines
-from rewardsmith.viewer.rollout_view import parse_line
+from rewardsmith.viewer.rollout_view import UNREADABLE, number, parse_line
 
-VERSION = 2  # of the schema; another one is built again
+VERSION = 3  # of the schema; another one is built again
 STEP_BYTES = 24_000_000  # that one transaction indexes
 SNIPPET = 160  # characters of a prompt and of the end of an answer in a row
 MAX_PLACES = 4_096  # rollouts of one group that are indexed
@@ -115,27 +117,21 @@ class RolloutIndex:
         """Index the next `STEP_BYTES` of each file; return the share of all bytes that are indexed, 1 when done."""
         sizes = {path.stem: path.stat().st_size for path in sorted((self.folder / "rollouts").glob("*.jsonl"))}
         with self.connection() as db:
-            known = [stage for (stage,) in db.execute("SELECT stage FROM files")]
-            for stage in dict.fromkeys([*known, *sizes]):
-                if sizes.get(stage) != self._offset(db, stage):
+            before = self._positions(db)
+            for stage in dict.fromkeys([*before, *sizes]):
+                if sizes.get(stage) != before.get(stage, (-1, 0))[0]:
                     self._update_file(db, stage, exists=stage in sizes)
-            done = dict(db.execute("SELECT stage, offset FROM files").fetchall())
-        # A last line that is still being written is not waited for.
-        left = sum(size - done.get(stage, 0) for stage, size in sizes.items() if self._pending(stage, done, size))
+            after = self._positions(db)
+        # A last line that is still being written is not waited for: a file that did not get further is done.
+        moved = [stage for stage in sizes if after.get(stage) != before.get(stage)]
+        left = sum(max(0, sizes[stage] - after.get(stage, (0, 0))[0]) for stage in moved)
         self.share = 1.0 if not left else 1 - left / max(1, sum(sizes.values()))
         return self.share
 
-    def _pending(self, stage: str, done: Mapping[str, int], size: int) -> bool:
-        offset = done.get(stage, 0)
-        if size - offset >= STEP_BYTES:
-            return True
-        with self.file(stage).open("rb") as file:
-            file.seek(offset)
-            return b"\n" in file.read(size - offset)
-
-    def _offset(self, db: sqlite3.Connection, stage: str) -> int:
-        row = db.execute("SELECT offset FROM files WHERE stage = ?", (stage,)).fetchone()
-        return row[0] if row else -1
+    def _positions(self, db: sqlite3.Connection) -> dict[str, tuple[int, int]]:
+        """Return the offset up to which each file is indexed, and how often that began again."""
+        rows = db.execute("SELECT stage, offset, restarts FROM files ORDER BY rowid")
+        return {stage: (offset, restarts) for stage, offset, restarts in rows}
 
     def _update_file(self, db: sqlite3.Connection, stage: str, *, exists: bool) -> None:
         db.execute("BEGIN IMMEDIATE")  # another process may have continued meanwhile: positions are read inside
@@ -167,62 +163,67 @@ class RolloutIndex:
             raise
 
 
+_Row = Sequence[Any]
+
+
 class _Writer:
     """Adds the groups of one stage to the tables."""
 
     def __init__(self, db: sqlite3.Connection, stage: str) -> None:
         self._db, self._stage = db, stage
-        self._next = db.execute("SELECT COALESCE(MAX(id), 0) FROM groups").fetchone()[0]
-        self._groups: list[Sequence[Any]] = []
-        self._rollouts: list[Sequence[Any]] = []
-        self._endings: list[Sequence[Any]] = []
+        self._next = 1 + db.execute("SELECT COALESCE(MAX(id), 0) FROM groups").fetchone()[0]
+        self._groups: list[_Row] = []
+        self._rollouts: list[_Row] = []
+        self._endings: list[_Row] = []
         self._failures: Counter[tuple[str, str]] = Counter()
 
-    def add(self, number: int, offset: int, line: bytes) -> bool:
-        """Add a line; return whether it holds a group."""
-        record = parse_line(line)
+    def add(self, place: int, offset: int, line: bytes) -> bool:
+        """Add a line; return whether it holds a group. Nothing is added of one that cannot be read."""
         try:
-            group, scores = record["scored"]["group"], record["scored"]["scores"]
-            prompt, rollouts = group["prompt"], group["rollouts"]
-            advantages = record.get("advantages") or []
-            advantages = [*advantages, *[None] * (len(rollouts) - len(advantages))]
-            self._next += 1
-            shared = (record["step"], record["kind"], record.get("dropped", ""), prompt.get("source", ""), prompt["id"])
-            rows = [
-                self._row(place, shared, *one)
-                for place, one in enumerate(zip(rollouts[:MAX_PLACES], scores, advantages, strict=False))
-            ]
-        except (KeyError, TypeError, AttributeError, IndexError):
+            group, rollouts, endings, failures = self._rows(parse_line(line))
+        except UNREADABLE:
             return not line.strip()
-        head = " ".join(str(prompt["messages"][-1]["content"])[: 4 * SNIPPET].split())[:SNIPPET]
-        rewards = [row[7] for row in rows]
-        known = [value for value in rewards if value is not None]
-        spread = [abs(row[8]) for row in rows if row[8] is not None]
-        self._groups.append((
-            self._next, self._stage, number, offset, len(line), *shared, head,
-            sum(known) / len(known) if known else None, max(spread, default=None),
-            sum(row[9] for row in rows) / max(1, len(rows)), sum(bool(row[10]) for row in rows), len(rows),
-            json.dumps([None if value is None else float(f"{value:.4g}") for value in rewards[:64]]),
-        ))  # fmt: skip
-        self._rollouts += rows
+        self._groups.append((self._next, self._stage, place, offset, len(line), *group))
+        self._rollouts += rollouts
+        self._endings += endings
+        self._failures.update(failures)
+        self._next += 1
         return True
 
-    def _row(
-        self, place: int, shared: Sequence[Any], rollout: dict[str, Any], score: dict[str, Any], advantage: float | None
-    ) -> Sequence[Any]:
-        kinds: dict[str, None] = {}
-        for part, kind in _failures(score):
-            self._failures[part, kind] += 1
-            kinds[kind] = None
-        failure = (score.get("failure") or {}).get("kind", "")
-        text = rollout["text"]
-        length = _token_count(rollout.get("tokens")) or len(text)
-        listed = f"|{'|'.join(kinds)}|" if kinds else ""
-        ending = " ".join(text[-4 * SNIPPET :].split())[-SNIPPET:]
-        self._endings.append((self._next, place, self._stage, rollout.get("stop_reason", "stop"), ending))
-        return (
-            self._next, place, self._stage, *shared[:4], score.get("value"), advantage, length, failure, listed,
+    def _rows(self, record: Mapping[str, Any]) -> tuple[_Row, list[_Row], list[_Row], list[tuple[str, str]]]:
+        """Return the row of a group without its place in the file, those of its rollouts, and all failures."""
+        group, scores = record["scored"]["group"], record["scored"]["scores"]
+        prompt = group["prompt"]
+        require_count("step", record["step"], minimum=0)
+        names = (record["kind"], record.get("dropped", ""), prompt.get("source", ""), prompt["id"])
+        shared = (record["step"], *map(_text, names))
+        head = _text(" ".join(prompt["messages"][-1]["content"][: 4 * SNIPPET].split())[:SNIPPET])
+        rollouts: list[_Row] = []
+        endings: list[_Row] = []
+        failures: list[tuple[str, str]] = []
+        advantages = chain(record.get("advantages") or (), repeat(None))
+        members = zip(group["rollouts"][:MAX_PLACES], scores, advantages, strict=False)
+        for i, (rollout, score, advantage) in enumerate(members):
+            found = [(_text(part), _text(kind)) for part, kind in _failures(score)]
+            kinds = dict.fromkeys(kind for _, kind in found)
+            text = rollout["text"]
+            rollouts.append((
+                self._next, i, self._stage, *shared[:4], number(score.get("value")), number(advantage),
+                _token_count(rollout.get("tokens")) or len(text), _text((score.get("failure") or {}).get("kind", "")),
+                f"|{'|'.join(kinds)}|" if kinds else "",
+            ))  # fmt: skip
+            ending = _text(" ".join(text[-4 * SNIPPET :].split())[-SNIPPET:])
+            endings.append((self._next, i, self._stage, _text(rollout.get("stop_reason", "stop")), ending))
+            failures += found
+        rewards = [row[7] for row in rollouts]
+        known = [value for value in rewards if value is not None]
+        spread = [abs(row[8]) for row in rollouts if row[8] is not None]
+        row = (
+            *shared, head, number(sum(known) / len(known)) if known else None, max(spread, default=None),
+            sum(row[9] for row in rollouts) / max(1, len(rollouts)), sum(bool(row[10]) for row in rollouts),
+            len(rollouts), json.dumps(rewards[:64]),
         )  # fmt: skip
+        return row, rollouts, endings, failures
 
     def flush(self) -> None:
         """Write what was added."""
@@ -234,6 +235,11 @@ class _Writer:
             " ON CONFLICT (stage, part, kind) DO UPDATE SET count = count + excluded.count",
             [(self._stage, part, kind, count) for (part, kind), count in self._failures.items()],
         )
+
+
+def _text(value: str) -> str:
+    """Return text that can be written as UTF-8."""
+    return value.encode("utf-8", "replace").decode("utf-8")
 
 
 def _failures(score: Mapping[str, Any], name: str = "") -> Iterator[tuple[str, str]]:

@@ -8,6 +8,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from itertools import groupby
 from typing import Any, Literal, get_args
@@ -17,7 +18,7 @@ from rewardsmith.records import from_json
 from rewardsmith.trainers.trainer import GroupRecord
 from rewardsmith.viewer.growing_file import read_line
 from rewardsmith.viewer.rollout_index import MAX_PLACES, RolloutIndex
-from rewardsmith.viewer.rollout_view import number, parse_line
+from rewardsmith.viewer.rollout_view import UNREADABLE, number, parse_line
 
 MAX_PAGE = 200  # rows
 MAX_HITS = 20_000  # rollouts that one search keeps
@@ -61,7 +62,9 @@ class RolloutFilter:
             try:
                 values[one.name] = _VALUES.get(one.name, str)(text[:500])
             except ValueError:
-                raise UserError(f"{one.name} = {text[:60]!r} is no number: leave it out, or write one") from None
+                raise UserError(
+                    f"{one.name} = {text[:60]!r} is no number of this range: leave it out, or write one"
+                ) from None
         for name, known in _CHOICES.items():
             if values.get(name, known[0]) not in known:
                 raise UserError(f"{name} = {values[name]!r}: one of {', '.join(filter(None, known))}")
@@ -76,8 +79,15 @@ def _finite(text: str) -> float:
     return value
 
 
+def _integer(text: str) -> int:
+    value = int(text)
+    if abs(value) >= 2**63:  # SQLite has no larger ones
+        raise ValueError
+    return value
+
+
 _NUMBERS: dict[str, Any] = {"reward_min": _finite, "reward_max": _finite}
-_VALUES: dict[str, Any] = dict.fromkeys(("step_min", "step_max", "offset", "limit", "find"), int) | _NUMBERS
+_VALUES: dict[str, Any] = dict.fromkeys(("step_min", "step_max", "offset", "limit", "find"), _integer) | _NUMBERS
 _CHOICES: dict[str, tuple[str, ...]] = {
     "by": ("groups", "rollouts"),
     "dropped": ("", "yes", "no"),
@@ -119,14 +129,13 @@ class _Search:
                 line = file.read(size)
                 lower = line.lower() if wanted.isascii() else line.decode("utf-8", "replace").lower().encode()
                 if written in lower:
-                    self.hits += [group * MAX_PLACES + place for place in _places_with(parse_line(line), wanted)]
+                    with suppress(*UNREADABLE):  # damaged, or the file has changed since it was indexed
+                        self.hits += [group * MAX_PLACES + place for place in _places_with(parse_line(line), wanted)]
                 self.last, self.searched = group, self.searched + 1
 
 
 def _places_with(record: Mapping[str, Any], wanted: str) -> list[int]:
     """Return the rollouts with a text in their answer, feedback or failures; all where it is in the prompt."""
-    if "scored" not in record:  # the file has changed since it was indexed
-        return []
     group, scores = record["scored"]["group"], record["scored"]["scores"]
     prompt = group["prompt"]
     shared = [prompt["id"], *(message["content"] for message in prompt["messages"]), json.dumps(prompt.get("answer"))]

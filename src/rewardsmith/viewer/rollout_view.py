@@ -35,19 +35,29 @@ IN_REPORT = Limits()
 IN_VIEWER = Limits(text=60_000, feedback=30_000, rollouts=64, messages=200, parts=100, tokens=8_000, coloured=8)
 
 
+UNREADABLE = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
+"""What reading JSON values raises where a file was damaged."""
+
+
 def parse_line(line: bytes) -> dict[str, Any]:
-    """Return the JSON object of a line that we wrote; an empty one for a line that was cut off."""
+    """Return the JSON object of a line that we wrote; an empty one for a line that was cut off or damaged."""
     try:
-        return dict(json.loads(line))
-    except ValueError:
+        record = json.loads(line)
+    except UNREADABLE:
         return {}
+    return record if isinstance(record, dict) else {}
 
 
 def number(value: object) -> float | int | None:
     """Return `value` with six digits, more than a screen shows; None when it is no finite number."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    short = float(f"{value:.6g}")
+    try:
+        short = float(f"{value:.6g}")
+    except OverflowError:  # an integer beyond all floats
+        return None
+    if not math.isfinite(short):
+        return None
     return int(short) if short.is_integer() and abs(short) < 1e15 else short
 
 

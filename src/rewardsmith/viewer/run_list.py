@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,12 @@ from rewardsmith.viewer.display_rules import is_share, results
 from rewardsmith.viewer.rollout_index import RolloutIndex, index_file
 from rewardsmith.viewer.rollout_query import RolloutPages
 from rewardsmith.viewer.rollout_view import number, parse_line
-from rewardsmith.viewer.run_overview import MetricsFile, read_json, read_overview
+from rewardsmith.viewer.run_overview import MetricsFile, named_stages, numbers, read_overview, read_summary
 
 MAX_DEPTH = 3  # folders between one that is named and a run
 MAX_RUNS = 2_000
 SCAN_SECONDS = 2.0  # between two looks for new runs
+RETRY_SECONDS = 5.0  # until a run is indexed again after an error
 WATCH_SECONDS = 60.0  # that the index of a run is kept up to date after the last request
 _TAIL = 200_000  # bytes in which the last line of metrics is looked for
 
@@ -35,6 +38,7 @@ class OpenRun:
         self._overview: tuple[str, dict[str, Any]] = ("", {})
         self._pages: RolloutPages | None = None
         self.indexed = ""  # the version whose rollouts are all in the index
+        self._retry = 0.0  # when indexing is tried again after an error
 
     @property
     def version(self) -> str:
@@ -66,28 +70,35 @@ class OpenRun:
             return self._pages
 
     def update_index(self) -> bool:
-        """Index the next piece of the rollouts; return whether something was to be done."""
+        """Index the next piece of the rollouts; return whether something was done. An error is only logged."""
         version = self.version
         if self._pages is None or (version == self.indexed and self._pages.index.share >= 1):
             return False
-        if self._pages.index.update() >= 1:
-            self.indexed = version
+        if time.monotonic() < self._retry:  # an error does not go away at once
+            return False
+        try:
+            if self._pages.index.update() >= 1:
+                self.indexed = version
+        except Exception as error:  # noqa: BLE001 a full disk, a run that is being removed: other runs go on
+            sys.stderr.write(f"the rollouts of {self.name} could not be indexed: {error!r}\n")
+            self._retry = time.monotonic() + RETRY_SECONDS
+            return False
         return True
 
     def entry(self) -> dict[str, Any]:
         """Return a line about the run for the list of runs."""
-        summary = read_json(self.folder / "summary.json")
+        summary = read_summary(self.folder)
         last = _last_line(self.folder / "metrics.jsonl") if summary.get("state") == "running" else {}
-        now = {"name": last.get("stage"), "done": last.get("step"), "steps": None} if last else {}
-        stages = summary.get("stages") or [now] * bool(now)
+        now = {"name": last.get("stage"), "done": last.get("step")}
+        stages = named_stages(summary) or named_stages({"stages": [now]})
         return {
             "name": self.name,
             "title": summary.get("title", "")[:300],
             "state": summary.get("state", "unknown"),
             "seconds": number(summary.get("seconds") or last.get("seconds")),
-            "started": summary.get("facts", {}).get("started", ""),
+            "started": str(summary.get("facts", {}).get("started", "")),
             "stages": [
-                {"name": stage["name"], "steps": stage["steps"], "done": stage.get("done", stage["steps"])}
+                {"name": stage["name"], "steps": stage.get("steps"), "done": stage.get("done", stage.get("steps"))}
                 for stage in stages
             ],
             "results": [result for stage in stages for result in _results(stage)],
@@ -98,27 +109,31 @@ class OpenRun:
 
 def _results(stage: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the first result of a stage."""
-    before, after = stage.get("before", {}), stage.get("after", {})
+    before, after = numbers(stage.get("before")), numbers(stage.get("after"))
     for name in results(before, after)[:1]:
         share = is_share(name, [side for side in (before, after) if side])
-        values = {"before": number(before.get(name)), "after": number(after.get(name))}
+        values = {"before": before.get(name), "after": after.get(name)}
         yield {"stage": stage["name"], "name": name.removeprefix("validation/"), "share": share, **values}
 
 
 def _last_line(path: Path) -> dict[str, Any]:
     """Return the last complete line of metrics."""
-    if not path.exists():
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - _TAIL))
+            lines = file.read().split(b"\n")
+    except OSError:
         return {}
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - _TAIL))
-        lines = file.read().split(b"\n")
     return parse_line(lines[-2]) if len(lines) > 1 else {}
 
 
 def _changed(folder: Path) -> float:
     """Return when a run last wrote something, in seconds since 1970."""
-    times = [path.stat().st_mtime for name in ("metrics.jsonl", "summary.json") if (path := folder / name).exists()]
-    return max(times, default=0.0)
+    times = [0.0]
+    for name in ("metrics.jsonl", "summary.json"):
+        with suppress(OSError):
+            times.append((folder / name).stat().st_mtime)
+    return max(times)
 
 
 def _stamp(files: Sequence[Path]) -> str:

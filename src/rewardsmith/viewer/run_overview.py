@@ -6,16 +6,19 @@ left out. Numbers that are not finite have become None.
 
 from __future__ import annotations
 
+import json
 import math
 import tomllib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from rewardsmith.checks import require_count, require_text
 from rewardsmith.storage import flat
 from rewardsmith.viewer.display_rules import chance_of, is_share, results
 from rewardsmith.viewer.growing_file import Position, is_continued, new_lines
-from rewardsmith.viewer.rollout_view import number, parse_line
+from rewardsmith.viewer.rollout_view import UNREADABLE, number, parse_line
 
 MAX_POINTS = 500  # points of a curve
 MAX_METRICS_BYTES = 24_000_000  # of a longer file every n-th line is read, and every line with a validation
@@ -55,26 +58,32 @@ class MetricsFile:
             self._lines += 1
             if (self._lines - 1) % every and b'"validation/' not in line:
                 continue
-            record = parse_line(line)
-            self.unread += not record
-            curves = self.stages.setdefault(record["stage"], {}) if record else {}
-            self.seconds = record.get("seconds", self.seconds)
-            for name, value in record.get("metrics", {}).items():
-                curves.setdefault(name, {})[record["step"]] = math.nan if value is None else float(value)
+            try:
+                self._add(parse_line(line))
+            except UNREADABLE:
+                self.unread += 1
         return self
+
+    def _add(self, record: Mapping[str, Any]) -> None:
+        require_text("stage", record["stage"])
+        require_count("step", record["step"], minimum=0)
+        metrics = record.get("metrics", {}).items()
+        values = {name: math.nan if value is None else float(value) for name, value in metrics}
+        curves = self.stages.setdefault(record["stage"], {})
+        self.seconds = record.get("seconds", self.seconds)
+        for name, value in values.items():
+            curves.setdefault(name, {})[record["step"]] = value
 
 
 def read_overview(folder: Path, metrics: MetricsFile | None = None) -> dict[str, Any]:
     """Return the overview of a run, whatever state it is in; its stages have no rollouts."""
-    summary = read_json(folder / "summary.json")
+    summary = read_summary(folder)
     found = (metrics or MetricsFile(folder / "metrics.jsonl")).read()
     recipe = _read_recipe(folder)
     table = _parse_recipe(recipe)
     # A run writes its summary when it ends; until then its recipe has the steps, and its metrics the rest.
-    planned = {
-        stage.get("name"): {key: stage.get(key) for key in ("type", "steps")} for stage in table.get("stages", [])
-    }
-    known = {stage["name"]: stage for stage in summary.get("stages", [])}
+    planned = {stage["name"]: {key: stage.get(key) for key in ("type", "steps")} for stage in named_stages(table)}
+    known = {stage["name"]: stage for stage in named_stages(summary)}
     with_rollouts = [path.stem for path in sorted((folder / "rollouts").glob("*.jsonl"))]
     names = list(dict.fromkeys([*known, *found.stages, *with_rollouts]))
     curves = sum(len(found.stages.get(name, {})) for name in names)
@@ -92,7 +101,7 @@ def read_overview(folder: Path, metrics: MetricsFile | None = None) -> dict[str,
         "facts": _facts(summary.get("facts", {}), table),
         "stages": stages,
         "evaluations": read_evaluations(folder, list(known)),
-        "models": [{"name": name, "used": _numbers(used)} for name, used in summary.get("models", {}).items()],
+        "models": [{"name": name, "used": numbers(used)} for name, used in summary.get("models", {}).items()],
         "recipe": recipe,
         "settings": {path: value[:2_000] for path, value in flat(table).items()},
         "unread": found.unread,
@@ -106,7 +115,7 @@ def _stage(name: str, known: Mapping[str, Any], curves: Curves) -> dict[str, Any
     validated = sorted({step for curve in validation.values() for step, _ in curve})
     first = {metric: curve[0][1] for metric, curve in validation.items() if curve[0][0] == 0}
     last = {metric: curve[-1][1] for metric, curve in validation.items()}
-    before, after = _numbers(known.get("before") or first), _numbers(known.get("after") or last)
+    before, after = numbers(known.get("before") or first), numbers(known.get("after") or last)
     before = {} if validated == [0] else before  # nothing has been trained since
     history = [{metric: curves[metric][step] for metric in validation if step in curves[metric]} for step in validated]
     return {
@@ -125,24 +134,46 @@ def _stage(name: str, known: Mapping[str, Any], curves: Curves) -> dict[str, Any
 
 def part_names(path: Path) -> list[str]:
     """Return the names of the parts of the reward in a rollouts file, as its first group has them."""
-    with path.open("rb") as file:
-        record = parse_line(file.readline(MAX_LINE))
 
     def names(score: Mapping[str, Any], prefix: str = "") -> list[str]:
         inner = score.get("parts") or {}
         return [name for part in inner for name in (f"{prefix}{part}", *names(inner[part], f"{prefix}{part}."))]
 
-    scores = record["scored"]["scores"] if record else []
-    return names(scores[0])[:MAX_PARTS] if scores else []
+    try:
+        with path.open("rb") as file:
+            return names(parse_line(file.readline(MAX_LINE))["scored"]["scores"][0])[:MAX_PARTS]
+    except (OSError, *UNREADABLE):
+        return []
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return the JSON object of a file; an empty one where there is none."""
-    return parse_line(path.read_bytes()) if path.exists() else {}
+    """Return the JSON object of a file; an empty one where there is none that can be read."""
+    try:
+        return parse_line(path.read_bytes())
+    except OSError:
+        return {}
 
 
-def _numbers(table: Mapping[str, Any]) -> dict[str, float | int | None]:
-    return {name[:200]: number(value) for name, value in table.items()}
+def read_summary(folder: Path) -> dict[str, Any]:
+    """Return what `summary.json` has of the right type."""
+    kinds = {"title": str, "state": str, "error": str, "facts": dict, "stages": list, "models": dict}
+    return _of_kinds(read_json(folder / "summary.json"), kinds)
+
+
+def named_stages(table: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the stages of a summary or a recipe that have a name, with what they have of the right type."""
+    kinds = {"name": str, "type": str, "steps": int, "done": int}
+    found = [_of_kinds(stage, kinds) for stage in table.get("stages", []) if isinstance(stage, dict)]
+    return [stage for stage in found if "name" in stage]
+
+
+def _of_kinds(table: Mapping[str, Any], kinds: Mapping[str, type]) -> dict[str, Any]:
+    return {name: value for name, value in table.items() if isinstance(value, kinds.get(name, object))}
+
+
+def numbers(table: object) -> dict[str, float | int | None]:
+    """Return the values of a table of measures; none of what is no table."""
+    return {name[:200]: number(value) for name, value in table.items()} if isinstance(table, dict) else {}
 
 
 # ---- facts of the run ------------------------------------------------------------------------------------------------
@@ -155,7 +186,7 @@ def _read_recipe(folder: Path) -> str:
 
 def _parse_recipe(text: str) -> dict[str, Any]:
     try:
-        return tomllib.loads(text)
+        return _of_kinds(tomllib.loads(text), {"models": dict, "stages": list})
     except (ValueError, RecursionError):  # of a folder that was damaged, or a recipe that was cut
         return {}
 
@@ -163,10 +194,10 @@ def _parse_recipe(text: str) -> dict[str, Any]:
 def _facts(written: Mapping[str, Any], recipe: Mapping[str, Any]) -> list[list[str]]:
     """Return the facts in the head of a page as names and values; older runs have fewer of them."""
     models = recipe.get("models", {})
-    versions = written.get("versions", {})
+    versions = _of_kinds(written, {"versions": dict}).get("versions", {})
     found = {
         "started": str(written.get("started", "")),
-        "models": ", ".join(f"{name}: {_origin(table)}" for name, table in models.items()),
+        "models": ", ".join(f"{name}: {_origin(table)}" for name, table in models.items() if isinstance(table, dict)),
         "seed": str(recipe.get("seed", "")),
         "device": str(written.get("device", "")),
         "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
@@ -212,14 +243,17 @@ def read_evaluations(folder: Path, stages: Sequence[str]) -> list[dict[str, Any]
     """Return the evaluations of a run: those of its stages in their order, others after them."""
     found = {file.stem: file for file in sorted((folder / "evaluations").glob("*.json"))}
     places = {name: i for i, name in enumerate(stages)}
-    return [
-        _evaluation(name, read_json(found[name]))
-        for name in sorted(found, key=lambda name: (places.get(name, len(places)), name))
-    ]
+    made = []
+    for name in sorted(found, key=lambda name: (places.get(name, len(places)), name)):
+        with suppress(*UNREADABLE):  # a file that was cut is left out
+            evaluation = _evaluation(name, read_json(found[name]))
+            json.dumps(evaluation, allow_nan=False)
+            made.append(evaluation)
+    return made
 
 
 def _evaluation(name: str, content: dict[str, Any]) -> dict[str, Any]:
-    metrics = _numbers(content["metrics"])
+    metrics = numbers(content["metrics"])
     main = [one for one in content.get("main", ()) if one in metrics]
     if "accuracy" in main and "chance" in metrics and "chance" not in main:
         main.insert(main.index("accuracy") + 1, "chance")  # what an accuracy over pairs is worth

@@ -1,7 +1,7 @@
 """The server of `rewardsmith view`: GET requests about known runs, answered from their folders, which are only read.
 
-Other web pages cannot use it: the Host header must name this machine (DNS rebinding), answers are not shared with other
-origins, and beyond the loopback address a token is required. Model text leaves as JSON only.
+Other web pages cannot use it: the Host header must name this machine (DNS rebinding), requests that a browser marks as
+those of another page are refused, and beyond the loopback address a token is required. Model text leaves as JSON only.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import asyncio
 import hmac
 import json
 import mimetypes
-import sqlite3
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
@@ -24,7 +23,7 @@ from rewardsmith.viewer.judge_view import judge_prompts
 from rewardsmith.viewer.report import web_file
 from rewardsmith.viewer.rollout_query import RolloutFilter
 from rewardsmith.viewer.rollout_view import IN_VIEWER, group_view
-from rewardsmith.viewer.run_list import OpenRun, RunList
+from rewardsmith.viewer.run_list import RETRY_SECONDS, OpenRun, RunList
 from rewardsmith.viewer.view_page import PAGE_FILES, POLICY, page
 
 TOKEN_COOKIE = "rewardsmith_view"
@@ -38,7 +37,6 @@ _HEADERS = {
 }
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _IDLE_SECONDS = 0.1
-_RETRY_SECONDS = 5.0
 
 
 def is_loopback(host: str) -> bool:
@@ -51,11 +49,21 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def _is_foreign(request: web.Request) -> bool:
+    """Whether a browser says that another page has sent a request."""
+    origin = request.headers.get("Origin")
+    if origin is not None and origin.partition("://")[2] != request.host:
+        return True
+    return request.headers.get("Sec-Fetch-Site", "none") not in ("same-origin", "none")
+
+
 def make_app(runs: RunList, *, host: str = "127.0.0.1", token: str = "") -> web.Application:
     """Return the application; without a `token`, only requests to a loopback name are answered."""
 
     @web.middleware
     async def guard(request: web.Request, handler: _Handler) -> web.StreamResponse:
+        if _is_foreign(request):
+            return _answer({"error": "requests of other pages are refused: open the address in a tab of its own"}, 403)
         if token:
             given = request.query.get("token") or request.cookies.get(TOKEN_COOKIE, "")
             if not hmac.compare_digest(given.encode(), token.encode()):
@@ -92,9 +100,9 @@ async def _keep_indexed(runs: RunList) -> None:
         try:
             busy = await asyncio.to_thread(runs.update_indexes)
             await asyncio.sleep(0 if busy else _IDLE_SECONDS)
-        except (OSError, sqlite3.Error) as error:  # a full disk, a run that is being removed
-            sys.stderr.write(f"the rollouts could not be indexed: {error}\n")
-            await asyncio.sleep(_RETRY_SECONDS)
+        except Exception as error:  # noqa: BLE001 a folder that cannot be searched, say: the task must not end
+            sys.stderr.write(f"the rollouts could not be indexed: {error!r}\n")
+            await asyncio.sleep(RETRY_SECONDS)
 
 
 def _answer(content: Any, status: int = 200) -> web.Response:
