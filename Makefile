@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 PEERS  := .venv-peers
 SERVERS := .venv-servers
+VERL   := .venv-verl
 CHROMIUM ?= /usr/bin/chromium
 RUN    := $(VENV)/bin/
 
@@ -17,10 +18,10 @@ $(VENV)/.ready: pyproject.toml
 	$(RUN)pip install --quiet --disable-pip-version-check -e ".[dev]"
 	@touch $@
 
-# The peers' own requirements are large (ray, verl with an older transformers); they never touch the main environment.
+# The peers' own requirements are large (ray, transformers); they never touch the main environment.
 $(PEERS)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(PEERS)
-	$(PEERS)/bin/pip install --quiet --disable-pip-version-check "torch==2.13.0" -e ".[peers,verl]" beartype hypothesis pytest
+	$(PEERS)/bin/pip install --quiet --disable-pip-version-check "torch==2.13.0" -e ".[peers]" beartype hypothesis pytest
 	$(PEERS)/bin/pip install --quiet --disable-pip-version-check --no-deps "openrlhf==0.11.2" # the rest of it needs CUDA
 	@touch $@
 
@@ -31,7 +32,13 @@ $(SERVERS)/.ready:
 	$(SERVERS)/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	@touch $@
 
-environments: $(VENV)/.ready $(PEERS)/.ready $(SERVERS)/.ready ## make all environments; with -j3 at the same time
+# verl needs an older transformers than the rest, and its workers do not start where TRL is installed.
+$(VERL)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(VERL)
+	$(VERL)/bin/pip install --quiet --disable-pip-version-check "torch==2.13.0" -e ".[verl]" beartype hypothesis pytest
+	@touch $@
+
+environments: $(VENV)/.ready $(PEERS)/.ready $(SERVERS)/.ready $(VERL)/.ready ## make all environments; with -j2 two at a time
 
 quickstart: $(VENV)/.ready ## train a tiny language model by imitation and RL, two to three minutes on two CPU cores
 	$(RUN)rewardsmith run recipes/quickstart.toml
@@ -69,14 +76,14 @@ test-browser: $(VENV)/.ready | $(CHROMIUM) ## run the tests of the pages in a re
 test-peers: $(PEERS)/.ready ## run the tests with real TRL, verifiers and OpenRLHF, one to two minutes on two CPU cores
 	$(PEERS)/bin/pytest tests/peers
 
-quickstart-verl: $(PEERS)/.ready ## the same on verl's workers over Ray: two processes on the CPU, about five minutes
-	$(PEERS)/bin/rewardsmith run recipes/scale/quickstart_verl.toml --on verl
+quickstart-verl: $(VERL)/.ready ## the same on verl's workers over Ray: two processes on the CPU, about five minutes
+	$(VERL)/bin/rewardsmith run recipes/scale/quickstart_verl.toml --on verl
 
-test-scale: $(PEERS)/.ready ## run the tests with real Ray and verl, six minutes on two CPU cores
-	$(PEERS)/bin/pytest tests/scale -W default -m "not slow"
+test-scale: $(VERL)/.ready ## run the tests with real Ray and verl, six minutes on two CPU cores
+	$(VERL)/bin/pytest tests/scale -W default -m "not slow"
 
-test-scale-slow: $(PEERS)/.ready ## run the long ones: every recipe of recipes/scale, killed workers and drivers, runs that share one Ray
-	$(PEERS)/bin/pytest tests/scale -W default -m slow
+test-scale-slow: $(VERL)/.ready ## run the long ones: every recipe of recipes/scale, killed workers and drivers, runs that share one Ray
+	$(VERL)/bin/pytest tests/scale -W default -m slow
 
 fuzz: $(VENV)/.ready ## look for answers that the math rule takes for two truths, among 10,000, a few minutes
 	REWARDSMITH_FUZZ_ANSWERS=10000 $(RUN)pytest tests/rewards/rules/test_math_search.py
@@ -115,8 +122,8 @@ bench-sft: $(VENV)/.ready $(PEERS)/.ready ## time supervised steps of the embedd
 bench-prime: $(VENV)/.ready ## time policy steps with an implicit process reward and without
 	$(RUN)python benchmarks/prime.py
 
-bench-scale: $(PEERS)/.ready ## time policy steps on verl's workers and with verl's own trainer, on a CPU
-	$(PEERS)/bin/python benchmarks/scale.py
+bench-scale: $(VERL)/.ready ## time policy steps on verl's workers and with verl's own trainer, on a CPU
+	$(VERL)/bin/python benchmarks/scale.py
 
 $(VENV)/.docs: $(VENV)/.ready
 	$(RUN)pip install --quiet --disable-pip-version-check -e ".[docs]"
