@@ -137,4 +137,4 @@ parity: $(PEERS)/.ready ## recompute the reference values of verl and TRL that t
 	$(PEERS)/bin/python -m tests.parity.make_references
 
 clean:           ## remove the environments and caches
-	rm -rf site $(VENV) $(PEERS) $(SERVERS) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf site $(VENV) $(PEERS) $(SERVERS) $(VERL) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
