@@ -3,7 +3,7 @@
 from rewardsmith.config import Choice, Chosen
 from rewardsmith.data.arithmetic import Arithmetic, ArithmeticGrading
 from rewardsmith.data.reasoning_gym import ReasoningGym
-from rewardsmith.data.row_items import Jsonl, Parquet, Rows
+from rewardsmith.data.row_sources import Jsonl, Parquet, Rows
 from rewardsmith.data.source import CheckedSource, Reads, Source
 from rewardsmith.data.translation import Translation, TranslationRanking
 
@@ -18,7 +18,7 @@ SOURCES: dict[str, type[Source]] = {
 }
 
 SOURCE = Choice(
-    "data source", "rewardsmith.data:SOURCES", methods=("prompts",), wraps="rewardsmith.data.row_items:Rows"
+    "data source", "rewardsmith.data:SOURCES", methods=("prompts",), wraps="rewardsmith.data.row_sources:Rows"
 )
 """The choice of a data source; from Python also rows: a list of tables, a pandas frame, a `datasets.Dataset`."""
 

@@ -1,9 +1,11 @@
 """What a recipe can name: the components of each family, their settings, and an example of each.
 
-families()["rules"]                       {"absent": absent, "arithmetic": arithmetic, …}
-family_table("rules")                     one line about each
-settings_tables("rules", "length")        its settings, with type, bounds, default and description
-example("rules", "length")                a TOML table that parses
+    families()["rules"]                       {"absent": absent, "arithmetic": arithmetic, …}
+    family_table("rules")                     one line about each
+    settings_tables("rules", "length")        its settings, with type, bounds, default and description
+    example("rules", "length")                a TOML table that parses
+
+The commands `list` and `show` and the reference of the documentation are made of these.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from rewardsmith.config import Chosen, Refers
 from rewardsmith.console import Columns, Table
 from rewardsmith.data.prepare.model_calls import MAX_STREAK, REPLIED
 from rewardsmith.data.prepare.prepare_job import OutFile, digest_of
-from rewardsmith.data.row_items import RowSource
+from rewardsmith.data.row_sources import RowSource
 from rewardsmith.data.rows import MAX_LISTED, MAX_SHOWN, printable
 from rewardsmith.engines.model_settings import ModelSettings
 from rewardsmith.engines.protocol import Sampling

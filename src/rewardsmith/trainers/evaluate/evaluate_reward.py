@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 from pydantic import Field
 
-from rewardsmith.data.row_items import RowSource
+from rewardsmith.data.row_sources import RowSource
 from rewardsmith.data.source import Reads
 from rewardsmith.errors import UserError
 from rewardsmith.jobs import Job, JobContext, Result
