@@ -64,3 +64,10 @@ def test_an_answer_whose_group_failed_is_not_compared_with_nothing(texts: list[s
 def test_one_failure_leaves_the_others() -> None:
     found, _ = collect([("a", "1"), ("a", "bad"), ("a", "2")])
     assert [score.value for score in found] == [3.0, None, 3.0]
+
+
+def test_the_only_answer_that_came_is_not_compared_with_nothing() -> None:
+    found, _ = collect([("a", "1")], deadline=0.05)
+    assert [score.failure.kind for score in found] == ["dropped"]
+    found, _ = collect([("a", "1")], size=1)
+    assert [score.value for score in found] == [1.0]
