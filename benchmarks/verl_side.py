@@ -26,9 +26,10 @@ from rewardsmith.scale.cpu_rollout import ROLLOUT, CpuReplica, CpuServer
 class AgentLoopServer(CpuServer):
     """Answers requests of verl's agent loop, whose sampling parameters are those of vLLM."""
 
-    def __init__(self, folder: str, max_tokens: int) -> None:
+    def __init__(self, folder: str, max_tokens: int, ignore_eos: bool) -> None:
         super().__init__(folder)
-        self._sampling = Sampling(max_tokens=max_tokens).model_dump_json()
+        min_tokens = max_tokens if ignore_eos else 0
+        self._sampling = Sampling(max_tokens=max_tokens, min_tokens=min_tokens).model_dump_json()
         self._requests = 0
 
     async def generate(
@@ -45,9 +46,8 @@ class AgentLoopReplica(CpuReplica):
 
     def start_server(self, options: Any) -> Any:
         """Start the server in a process of its own."""
-        return (
-            ray.remote(AgentLoopServer).options(**options).remote(self.model_config.path, self.config.response_length)
-        )
+        remote = ray.remote(AgentLoopServer).options(**options).remote
+        return remote(self.model_config.path, self.config.response_length, self.config.ignore_eos)
 
 
 # In the place of our own engine, which expects our rows.
