@@ -49,6 +49,10 @@ recipes: $(VENV)/.ready ## train reward models and policies with them, from data
 	$(RUN)rewardsmith run recipes/bradley_terry/lifecycle.toml --folder runs/bradley_terry
 	$(RUN)rewardsmith run recipes/prime/offline.toml --folder runs/prime-offline
 	$(RUN)rewardsmith run recipes/prime/online.toml --folder runs/prime-online
+	$(RUN)rewardsmith run recipes/audit/arithmetic.toml --folder runs/audit-arithmetic
+	$(RUN)rewardsmith run recipes/audit/arithmetic.toml stages.policy.reward.strength=0 --folder runs/audit-arithmetic-sound
+	$(RUN)rewardsmith run recipes/audit/translation.toml --folder runs/audit-translation
+	$(RUN)rewardsmith run recipes/audit/translation.toml stages.policy.reward.strength=0 --folder runs/audit-translation-sound
 
 test: $(VENV)/.ready ## run the tests, five minutes on two CPU cores
 	$(RUN)pytest -n 4 -m "not slow"
@@ -73,7 +77,7 @@ $(CHROMIUM):
 test-browser: $(VENV)/.ready | $(CHROMIUM) ## run the tests of the pages in a real Chromium, one minute on two CPU cores
 	REWARDSMITH_CHROMIUM=$(CHROMIUM) $(RUN)pytest tests/browser
 
-test-peers: $(PEERS)/.ready ## run the tests with real TRL, verifiers and OpenRLHF, one to two minutes on two CPU cores
+test-peers: $(PEERS)/.ready ## run the tests with real TRL, verifiers, OpenRLHF and falsepass, one to two minutes on two CPU cores
 	$(PEERS)/bin/pytest tests/peers
 
 quickstart-verl: $(VERL)/.ready ## the same on verl's workers over Ray: two processes on the CPU, about five minutes
@@ -118,6 +122,9 @@ bench-embedded: $(VENV)/.ready $(PEERS)/.ready ## time policy steps of the embed
 
 bench-sft: $(VENV)/.ready $(PEERS)/.ready ## time supervised steps of the embedded engine beside TRL's
 	$(RUN)python benchmarks/sft.py
+
+bench-audit: $(VENV)/.ready ## train policies with exploitable and with sound judges: gate, alarms and held-out accuracy, three seeds
+	$(RUN)python benchmarks/audit.py
 
 bench-prime: $(VENV)/.ready ## time policy steps with an implicit process reward and without
 	$(RUN)python benchmarks/prime.py

@@ -46,7 +46,7 @@ def stand_ins(path: Path, folder: Path, shared: Path) -> list[str]:
     if path.parent.name == "judges":
         kind = path.stem.partition("_")[0]
         return [
-            f'data.train.path="{_rows(folder)}"',
+            f'data.train.path="{write_rows(folder)}"',
             "models.policy.init=tiny-llama",
             "stages.0.sampling.max_tokens=8",
             "stages.0.rollouts_per_prompt=4",
@@ -65,7 +65,7 @@ def _gsm8k(folder: Path) -> list[str]:
 
 
 def _prime(folder: Path) -> list[str]:
-    rows = _rows(folder)
+    rows = write_rows(folder)
     return [
         "models.policy.init=tiny-llama",
         *(f'data.{name}.path="{rows}"' for name in ("train", "test")),
@@ -76,7 +76,7 @@ def _prime(folder: Path) -> list[str]:
     ]
 
 
-def _rows(folder: Path) -> Path:
+def write_rows(folder: Path) -> Path:
     """Write rows in verl's schema, with what the judges need beside."""
     rows = [
         {
@@ -174,7 +174,7 @@ def _written(rows: list[dict[str, Any]], file: Path) -> Path:
 
 def _policy_with_a_ranker(folder: Path, shared: Path) -> list[str]:
     return [
-        f'data.train.path="{_rows(folder)}"',
+        f'data.train.path="{write_rows(folder)}"',
         "models.policy.init=tiny-llama",
         f'models.ranker={{ init = "{_judge("ranking", shared)}" }}',
         "stages.0.sampling.max_tokens=8",
@@ -195,7 +195,7 @@ _OF_JUDGES: dict[str, Callable[[Path, Path], list[str]]] = {
 def scale_stand_ins(path: Path, folder: Path, url: str) -> list[str]:
     """Return the overrides with which a recipe of `recipes/scale` runs here; judges are served at `url`."""
     served = f'type = "server", urls = ["{url}"]'
-    data = f'data.train.path="{_rows(folder)}"'
+    data = f'data.train.path="{write_rows(folder)}"'
     if path.stem == "prime":
         return _prime(folder)
     if path.stem == "rrm":
@@ -244,7 +244,7 @@ def _judge(kind: str, shared: Path) -> Path:
         if not (place / "config.json").exists():
             work = shared / f"{kind}-files"
             work.mkdir(exist_ok=True)
-            source = SOURCES["parquet"](path=str(_rows(work)))
+            source = SOURCES["parquet"](path=str(write_rows(work)))
             teach(place, _table(kind, work), list(source.prompts(0)), _VERDICTS[kind], n=4)
         return place
 

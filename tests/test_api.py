@@ -265,6 +265,11 @@ def test_prompts_are_text_messages_rows_or_prompts() -> None:
         (lambda: rs.train({**tiny_recipe(), "data": {"train": 3}}), "data.train"),
         (lambda: rs.train({**tiny_recipe(), "data": {"train": []}}, quiet=True), "no rows"),
         (lambda: rs.evaluate(right, [{"prompt": "1"}], kind="pairs"), "chosen"),
+        (lambda: rs.audit(right, [{"prompt": "1"}], require="attack"), r"require is .*attack.*: give limits by name"),
+        (lambda: rs.audit(right, [{"prompt": "1"}], require={"attack": "0"}), r"require\.attack"),
+        (lambda: rs.audit(right, [{"prompt": "1"}], require={"attack": -1}), "attack is -1.*limit from 0 to 1"),
+        (lambda: rs.audit(right, [{"prompt": "1"}], model=5), "model is 5: name it"),
+        (lambda: rs.audit(right, [{"prompt": "1"}], own_attacks=5), "own-attacks"),
     ],
 )
 def test_mistakes_are_explained(call: Callable[[], object], words: str, tmp_path: Path, monkeypatch: Any) -> None:

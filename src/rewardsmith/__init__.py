@@ -28,11 +28,23 @@ from rewardsmith.types import (
 )
 
 if TYPE_CHECKING:
-    from rewardsmith.api import advantages, evaluate, load_run, reward, score, score_async, train
+    from rewardsmith.api import (
+        advantages,
+        audit,
+        compare,
+        evaluate,
+        load_run,
+        reward,
+        score,
+        score_async,
+        train,
+    )
 
 __version__ = "0.1.0"
 
-_FUNCTIONS = frozenset({"advantages", "evaluate", "load_run", "reward", "score", "score_async", "train"})
+_FUNCTIONS = frozenset(
+    {"advantages", "audit", "compare", "evaluate", "load_run", "reward", "score", "score_async", "train"}
+)
 
 
 def __getattr__(name: str) -> Any:
@@ -49,6 +61,8 @@ def __dir__() -> list[str]:
 
 __all__ = [
     "advantages",
+    "audit",
+    "compare",
     "evaluate",
     "load_run",
     "reward",

@@ -183,11 +183,8 @@ def advantages(scores: Any, estimator: Any = "grpo", **settings: Any) -> list[An
         >>> rs.advantages([[1.0, 0.0, None, 0.0]], estimator="dr_grpo")
         [[0.6667, -0.3333, None, -0.3333]]
     """
-    import torch  # noqa: PLC0415 the other functions do not need it
-
-    from rewardsmith.algorithms.advantages import estimate_advantages, values_from  # noqa: PLC0415
-    from rewardsmith.trainers.batch import reward_streams  # noqa: PLC0415
-    from rewardsmith.trainers.objective import advantage_estimator  # noqa: PLC0415
+    from rewardsmith.algorithms.advantages import values_from  # noqa: PLC0415 it loads torch, as do the others
+    from rewardsmith.runs.replay import replay_advantages  # noqa: PLC0415
     from rewardsmith.trainers.stages import ADVANTAGE  # noqa: PLC0415
 
     if not isinstance(scores, Scores):
@@ -201,20 +198,9 @@ def advantages(scores: Any, estimator: Any = "grpo", **settings: Any) -> list[An
             needs, f"{needs} values"
         )
         raise UserError(f'the advantage "{chosen.name}" needs {what}, which only a training step has')
-    slot: Any = chosen.slot
-    flat = [one for group in scores for one in group.scores]
-    counts = torch.tensor([max(1, len(r.tokens)) for group in scores for r in group.group.rollouts])
-    mask_BT = torch.arange(int(counts.max()))[None] < counts[:, None]
-    groups_B = torch.tensor([i for i, group in enumerate(scores) for _ in group.scores])
-    streams = reward_streams(flat, mask_BT, scores.streams, slot.combine)
-    scored_BT = torch.stack([stream.scored(mask_BT) for stream in streams]).any(0)
-    found_BT = estimate_advantages(
-        streams, scored_BT, groups_B, estimator=advantage_estimator(chosen), combine=slot.combine,
-        whiten=slot.whiten,
-    )  # fmt: skip
-    means = (found_BT.sum(-1) / scored_BT.sum(-1).clamp(min=1)).tolist()
-    values = iter(v if voted else None for v, voted in zip(means, scored_BT.any(-1).tolist(), strict=True))
-    found: list[Any] = scores.answers.arrange([[next(values) for _ in group.scores] for group in scores])
+    rows = replay_advantages(list(scores), scores.streams, chosen)
+    means = [[None if row is None else float(row.mean()) for row in group] for group in rows]
+    found: list[Any] = scores.answers.arrange(means)
     return found
 
 
@@ -363,6 +349,107 @@ def evaluate(
         inputs.data["data"] = find_source(str(data)) if is_place else _choose(SOURCE, data, "data source")
         values |= {"kind": kind, "data": "data"}
     checked = validated(job, values)
+    return call_without_loop(lambda stop: CommandRun(checked, inputs, CommandOptions(), stop).result())
+
+
+def compare(
+    run: Any,
+    reward: Any = None,
+    *,
+    overrides: Overrides = None,
+    estimator: Any = None,
+    part: str | None = None,
+    models: Mapping[str, Any] | None = None,
+    **settings: Any,
+) -> Result:
+    """Compare the rewards and advantages of stored rollouts with those under another reward, weight or estimator.
+
+    Args:
+        run: a run, its folder, or a file with scored rollouts.
+        reward: what `reward` takes; None: the run's own reward with `overrides`, or without them the stored scores.
+        overrides: settings of the run's recipe to change: `{"stages.policy.reward.parts.judge.weight": 0.3}`.
+        estimator: the advantage estimator of the new side: a name, a table, or a function; None: that of the run.
+        part: compare this part with the same part of the stored scores.
+        models: see `reward`.
+        settings: those of `rewardsmith score`, such as `stage="policy"`, `step="1-10"`, `keep="lighter-judge"`.
+
+    Returns:
+        `.facts["compared"]` has the numbers, under `replay` those of the advantages; `.tables` are for people.
+    """
+    from rewardsmith.runs.replay_stage import as_estimator_text, as_override_texts  # noqa: PLC0415 not needed elsewhere
+    from rewardsmith.runs.score import ScoreRollouts  # noqa: PLC0415
+
+    folder = str(run.folder if isinstance(run, TrainedRun) else run)
+    inputs, values = CommandInputs(), {**settings, "rollouts": folder, "compare": True, "part": part}
+    if reward is not None and overrides:
+        raise UserError("overrides change the run's own reward: leave out the reward, or give its table as you want it")
+    loaded = None if reward is None else _load(reward, models)
+    if overrides:
+        place = f"{folder}:{settings['stage']}" if settings.get("stage") else folder
+        loaded = LoadedReward(find_reward(place, as_override_texts(overrides)), _models(models or {})[1])
+    if loaded is not None:
+        inputs.take(loaded.found)
+        inputs.given = loaded.models
+        values["reward"] = loaded.found.reward
+    job = validated(ScoreRollouts, {**values, "estimator": as_estimator_text(estimator)})
+    return call_without_loop(lambda stop: CommandRun(job, inputs, CommandOptions(), stop).result())
+
+
+def audit(
+    reward: Any,
+    data: Any = None,
+    *,
+    model: str | Path | None = None,
+    models: Mapping[str, Any] | None = None,
+    reference: Any = None,
+    require: Mapping[str, float] | None = None,
+    **settings: Any,
+) -> Result:
+    """Audit a reward: known right and wrong answers, attacks, biases, what there is to learn, what it costs.
+
+    Args:
+        reward: what `reward` takes; of a recipe or run, such as `"runs/rrm:policy"`, what is not given here comes from
+            its stage.
+        data: a JSONL or Parquet file, `"recipe.toml:NAME"`, rows, a frame or a source, with prompts and true answers.
+        model: a model that writes answers, as for `rewardsmith audit --model`; None: none, or the policy of the run.
+        models: see `reward`.
+        reference: a reward whose verdict on these answers is the truth.
+        require: limits, such as `{"false_positive": 0.02, "attack": 0.0}`.
+        settings: those of `rewardsmith audit`, such as `prompts=64`.
+
+    Returns:
+        `.metrics` by name, `.tables` for people, `.facts["audit"]` with the examples; `.problem` says which requirement
+        does not hold, and is empty where all do.
+    """
+    from rewardsmith.runs.audit_command import AuditCommand  # noqa: PLC0415 the others do not need it
+
+    if require is not None and not isinstance(require, Mapping):
+        raise UserError(f"require is {shown(require)}: give limits by name, such as {{'attack': 0.0}}")
+    if model is not None and not isinstance(model, str | Path):
+        raise UserError(f"model is {shown(model)}: name it, as in 'RECIPE.toml:NAME', 'runs/rrm', 'org/name' or a URL")
+    inputs, values = CommandInputs(), {**settings, "model": None if model is None else str(model)}
+    if require is not None:
+        values["require"] = dict(require)
+    if isinstance(reward, str) and _is_place(reward):
+        values["reward"] = reward
+    else:
+        loaded = _load(reward, models)
+        inputs.take(loaded.found)
+        inputs.given = loaded.models
+        values["reward"] = loaded.found.reward
+    if reference is not None:
+        second = _load(reference, models)
+        inputs.models |= second.found.models
+        inputs.given |= second.models
+        values["reference"] = second.found.reward
+    if data is not None:
+        is_place = isinstance(data, str | Path)
+        inputs.data["data"] = find_source(str(data)) if is_place else _choose(SOURCE, data, "data source")
+        values["data"] = "data"
+    values = AuditCommand.fill(values, inputs, ())
+    if model is not None:
+        values["model"] = inputs.add_model(str(model), "model", ())
+    checked = validated(AuditCommand, values)
     return call_without_loop(lambda stop: CommandRun(checked, inputs, CommandOptions(), stop).result())
 
 

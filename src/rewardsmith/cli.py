@@ -36,6 +36,7 @@ JOBS: dict[str, str] = {
     "score": "rewardsmith.runs.score:ScoreRollouts",
     "generate": "rewardsmith.trainers.generate_answers:GenerateAnswers",
     "evaluate": "rewardsmith.trainers.evaluate.evaluate_reward:EvaluateReward",
+    "audit": "rewardsmith.runs.audit_command:AuditCommand",
     "plan": "rewardsmith.runs.plan:PlanJob",
     "evaluate-policy": "rewardsmith.runs.evaluate_rollouts:EvaluateRollouts",
 }
@@ -45,7 +46,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Start": ("init", "list", "show", "explain"),
     "Run": ("run", "plan", "export", "serve"),
     "Data": ("prepare", "generate"),
-    "Measure": ("score", "evaluate", "evaluate-policy"),
+    "Measure": ("audit", "score", "evaluate", "evaluate-policy"),
     "Look": ("view", "cache"),
     "Setup": ("--install-completion", "--help", "--version"),
 }

@@ -76,6 +76,19 @@ class Chosen:
             raise UserError(f"{self.name} could not be made: {type(error).__name__}: {error}") from error
 
 
+def as_json(value: Any) -> Any:
+    """Return settings and choices as JSON values, with every default, to compare those of two runs."""
+    if isinstance(value, Chosen):
+        return {"type": value.name, **(as_json(value.slot) or {}), **as_json(value.settings)}
+    if isinstance(value, Settings):
+        return {name: as_json(getattr(value, name)) for name in type(value).model_fields}
+    if isinstance(value, Mapping):
+        return {str(key): as_json(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_json(inner) for inner in value]
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
 @dataclass(frozen=True)
 class Refers:
     """Marks a setting that must name an entry of a table of the recipe, such as `models`.

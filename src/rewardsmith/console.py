@@ -74,8 +74,8 @@ def _rendered(table: Table) -> RichTable:
     }
     for i, (name, form) in shown.items():
         width = max(len(format_cell(row[i], form)) for row in table.rows)
-        # Names, ids and numbers are copied from the terminal: only a long text is folded.
-        short = form != "text" or width <= 40
+        # Names, ids and numbers are copied from the terminal: only a long text is folded, or what stands last.
+        short = form != "text" or (width <= 40 and i < max(shown))
         rich.add_column(
             printable(name, 60), justify="left" if form == "text" else "right", no_wrap=short, overflow="fold",
             min_width=width if short else None,

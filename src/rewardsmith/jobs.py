@@ -32,6 +32,7 @@ class Result:
     notes: Sequence[str] = ()  # sentences that are printed below the tables
     facts: Mapping[str, Any] = field(default_factory=dict)  # further JSON values for `--json`
     failed: float = 0.0  # share of the items without a result; the command ends with status 1 above `--fail-above`
+    problem: str = ""  # a requirement that does not hold: the command ends with status 1, and a run stops
 
     def as_json(self) -> dict[str, Any]:
         """Return it as JSON values, for `--json` and for the files of a run."""
@@ -99,6 +100,11 @@ class Job(StageSettings):
         False  # whether its output names prompts by the ids of a file, which must be unique then
     )
     runs_by: ClassVar[str] = "rewardsmith.trainers.trainer:JobStage"
+
+    @classmethod
+    def fill(cls, given: Mapping[str, Any], inputs: Any, overrides: Sequence[str]) -> dict[str, Any]:
+        """Return the settings of a command line, with what follows from them; `inputs` are its rewards and data."""
+        return dict(given)
 
     async def run(self, context: JobContext) -> Result:
         """Do it."""

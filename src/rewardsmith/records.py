@@ -121,7 +121,7 @@ def _decode(kind: Any, value: Any, path: str) -> Any:
         return _decode_array(value, path)
     if is_dataclass(kind):
         return _decode_noun(typing.cast(type, kind), value, path)
-    if origin is Sequence and is_dataclass(arguments[0]):
+    if origin is Sequence and _is_encoded(arguments[0]):
         if not isinstance(value, list):
             raise UserError(f"{path} is {_shown(value)}: it must be a list")
         return tuple(_decode(arguments[0], item, f"{path}[{i}]") for i, item in enumerate(value))
@@ -130,6 +130,14 @@ def _decode(kind: Any, value: Any, path: str) -> Any:
             raise UserError(f"{path} is {_shown(value)}: it must be a table")
         return {key: _decode(arguments[1], item, f"{path}.{_printable(key)}") for key, item in value.items()}
     return value  # checked by the noun itself
+
+
+def _is_encoded(kind: Any) -> bool:
+    """Whether entries of a list are nouns or arrays, of which some may be None; other values are read as they are."""
+    inner = [one for one in get_args(kind) if one is not type(None)]
+    if get_origin(kind) in (Union, types.UnionType) and len(inner) == 1:
+        return _is_encoded(inner[0])
+    return is_dataclass(kind) or get_origin(kind) is _ARRAY
 
 
 def _decode_noun(kind: type, value: Any, path: str) -> Any:

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import random
 import subprocess
 import sys
 from collections import Counter
@@ -118,3 +119,11 @@ def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "reasoning_gym.factory", None)
     with pytest.raises(UserError, match=r'pip install "rewardsmith\[reasoning-gym\]"'):
         ReasoningGym(task="gcd")
+
+
+def test_known_answers_of_reasoning_gym() -> None:
+    source = ReasoningGym(task="basic_arithmetic")
+    prompt = next(source.prompts(0))
+    made = list(source.known_answers(prompt, random.Random(0)))
+    assert [one.right for one in made] == [True, False, False]
+    assert made[0].text == prompt.answer

@@ -57,6 +57,14 @@ WITH_CRITIC = [
     },
     {"type": "evaluate", "model": "policy", **DATA, "prompts": 4, "sampling": {"max_tokens": 8}, "reward": ANSWER},
 ]
+WATCHED = [
+    {
+        "type": "policy",
+        **SMALL,
+        "reward": {"type": "sum", "parts": {"digits": lambda response: sum(map(str.isdigit, response)) / 8}},
+        "audit": {"reference": lambda response: len(response) % 2, "on_alarm": "lower", "lower": "digits", "every": 1},
+    },
+]
 IMPLICIT = {"type": "implicit", "model": "prm", "separator": ";", "truth": "arithmetic"}
 WITH_PROCESS = [
     {
@@ -75,7 +83,7 @@ WITH_PROCESS = [
 ]
 
 
-@pytest.mark.parametrize("stages", [WITH_CRITIC, WITH_PROCESS], ids=["critic", "process"])
+@pytest.mark.parametrize("stages", [WITH_CRITIC, WITH_PROCESS, WATCHED], ids=["critic", "process", "watch"])
 def test_metrics_of_a_run_are_on_the_page(stages: list[dict[str, Any]], tmp_path: Path) -> None:
     models = {
         "policy": {"init": "tiny-llama"},

@@ -39,7 +39,7 @@ LOG = "rewardsmith.runs.folder:RunFolder.log"
 PRUNE = "rewardsmith.runs.folder:RunFolder.prune"
 PUBLISH = "rewardsmith.runs.run:Run._publish"
 SYNC = "rewardsmith.storage:_sync"
-VALIDATE = "rewardsmith.trainers.policy:validate"
+VALIDATE = "rewardsmith.trainers.policy_validation:validate"
 
 CRITIC = '[models.critic]\ncopy_of = "policy"\nhead = "scalar"\n\n[data.train]'
 GAE = 'advantage = "gae"\ncritic = { model = "critic", warmup = 1, optimizer = { lr = 1e-3 } }\nkl ='
@@ -199,7 +199,7 @@ def test_a_stop_does_not_wait_for_long_answers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "strikes",
     [
-        [Strike(LEARN, 14, signal.SIGINT), Strike("rewardsmith.trainers.policy:row_means", 1, signal.SIGINT)],
+        [Strike(LEARN, 14, signal.SIGINT), Strike("rewardsmith.trainers.batch:row_means", 1, signal.SIGINT)],
         [Strike(SAVE, 2, signal.SIGINT), Strike(WRITE, 2, signal.SIGINT)],
     ],
     ids=["learning", "saving"],

@@ -19,6 +19,7 @@ from rewardsmith.engines.protocol import Row
 from rewardsmith.errors import UserError
 from rewardsmith.llm import ChatReply, ChatRequest, ModelCallError
 from rewardsmith.types import Message, Prompt
+from tests.audit.audited import audited, by_name, sums
 from tests.engines.processes import alive, eventually
 from tests.servers.vllm import language_model, managed
 
@@ -135,6 +136,25 @@ def test_log_probabilities_are_those_of_the_embedded_engine(running: Running) ->
             np.testing.assert_allclose(answer.logprobs, expected, atol=1e-3)
             compared += 1
     assert compared > len(SUMS)
+
+
+def test_an_audit_measures_a_judge_that_grades_at_random(running: Running) -> None:
+    grade = {"structured_outputs": {"regex": "Total Score: ([0-9]|10)/10"}}
+    # Few requests at a time: their prompts are then read in one piece each (see ARGUMENTS).
+    judge = {"type": "server", "urls": [running.url], "body": grade, "concurrency": 3}
+    reward = {"type": "rubric", "model": "judge", "criteria": "10 points for the right number.", "cache": ""}
+    reward |= {"request": {"max_tokens": 40, "temperature": 1.0}, "models": {"judge": judge}}
+    require = {"separation": 0.95, "inconsistency": 0.05, "failed": 0.0}
+    audit = audited(reward, sums(4), prompts=4, max_attacks=6, require=require)
+    found = by_name(audit)
+    assert found["failed"]["value"] == 0
+    assert (found["failed"]["passed"], audit["passed"]) == (True, False)
+    assert found["separation"]["value"] < 0.95
+    assert found["separation"]["count"] >= 4
+    # Where a right answer has no more than a wrong one, by luck, attacks are not measured.
+    assert "attack" in found or any("attacks cannot be measured there" in note for note in audit["notes"])
+    assert found["inconsistency"]["passed"] is False
+    assert found["inconsistency"]["value"] > 0.1
 
 
 def test_a_server_that_is_killed_amid_questions_is_started_again(running: Running) -> None:

@@ -13,6 +13,7 @@ BOXED = [
     *(("\\boxed 7", "7"), ("\\boxed7.", "7"), ("$\\boxed 12$", "12"), ("\\boxed{\\{1,2\\}}", "\\{1,2\\}")),
     *(("\\boxed{a\\\\}", "a\\\\"), ("\\boxed{\n5\n}", "5"), ("\\boxed{5", None), ("\\boxed{1} \\boxed{2", None)),
     *(("\\boxed{\\}", None), ("\\boxed{}", None), ("\\boxed", None), ("\\boxedx{5}", None), ("boxed{5}", None)),
+    ("\\boxed{7} in \\boxed{ }", "7"),
     ("", None),
 ]
 
@@ -71,6 +72,7 @@ def test_final() -> None:
 TAGGED = [
     *(("<answer> 5 </answer>", "5"), ("<answer>1</answer><answer>2</answer>", "2")),
     *(("<answer><answer>3</answer></answer>", "3"), ("<answer>1</answer><answer>2", None)),
+    *(("<answer>3</answer> in <answer> </answer>", "3"), ("<answer>3 <answer></answer>", "3 <answer>")),
     *(("<answer></answer>", None), ("</answer>5<answer>", None), ("5", None)),
 ]
 

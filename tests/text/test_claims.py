@@ -35,6 +35,14 @@ GIVEN = [
     ("boxed", "\\boxed{7}, \\boxed{7}", "7"),
     ("boxed", "First \\boxed{5}. Then \\boxed{7}", "7"),
     ("boxed", "\\boxed{\\boxed{7}}", "7"),
+    ("boxed", "I made an error to begin with. Now I get \\boxed{7}.", "7"),
+    ("boxed", "\\boxed{\\text{true, false}}", "\\text{true, false}"),
+    ("boxed", "\\boxed{7}</answer> is the answer.", "7"),
+    ("stated", "The answer is false.", "false"),
+    ("stated", "The answer is wrong.", "wrong"),
+    ("number", "3 * 4 = 12, so 7 = 7.0", "7.0"),
+    ("number", "Total: 60 minutes = 1", "1"),
+    ("number", "5 and 6 are too small. It is 7", "7"),
 ]
 DENIED = {
     "boxed": [
@@ -46,6 +54,12 @@ DENIED = {
         *("\\boxed{7}. No, it is 8.", "\\boxed{7}? No.", "\\boxed{7}. Actually, the answer is 8."),
         *("\\boxed{7}. Scratch that.", "\\boxed{7}. I made a mistake.", "\\boxed{7}. I take that back: 8."),
         *("\\boxed{7}\n\nCorrection: 8", "\\boxed{7}, but that isn't right."),
+        *(
+            "It would be a mistake to write \\boxed{7} here.",
+            "\\boxed{7 (this is wrong)}",
+            "\\boxed{7, which is wrong}",
+        ),
+        *("\\boxed{7 \\text{ (incorrect)}}", "<answer>\\boxed{7}</answer> is not the answer."),
     ],
     "stated": [
         *("The answer is not 7.", "The answer is not $7$.", "The answer is certainly not 7."),
@@ -53,18 +67,22 @@ DENIED = {
         *("I doubt that the answer is 7.", "The wrong answer is 7.", "It is false that the answer is 7."),
         *("The answer is anything but 7.", "Nobody knows whether the answer is 7."),
         *("The answer is 7. No, that is wrong.", "The answer is 7 (this is wrong)."),
-        "The answer is 7. Oops, it is 8.",
+        *("The answer is 7. Oops, it is 8.", "Answer: 7 is not the answer.", "Answer: 7 cm is wrong."),
+        *("It would be an error to say the answer is 7.", "The answer is 7 \\text{ is wrong}."),
     ],
     "number": [
         *("It is not 7.", "5 is what I get, not 7", "It is 5 or 7", "It can't be 7", "0 1 2 3 4 5 6 7"),
         *("0, 1, 2, 3, 4, 5, 6, 7", "0,1,2,3,4,5,6,7", "1\n2\n3\n4\n5\n6\n7", "1, 2, ..., 7"),
-        "7. But that's wrong.",
+        *("7. But that's wrong.", "5 and 7", "5 cm or 7 cm", "5\\% or 7\\%", "x=5 or x=7", "2^{5} or 2^{7}"),
+        *("1 or \\frac{3}{7}", "-9 -8 -7", "-9, -8, -7", "5 = 7", "Answer 1: 5 = 7", "(5 = 7)", "1/2 = 7", "not x=7"),
+        *("x=5 \\ne x=7", "It would be a mistake to write 7 here.", "<answer>7</answer> is not the answer."),
+        *("7 cm is not the answer.", "(7\\%) is wrong.", "7\\% \\text{ is wrong}", "<a>7 cm</a> is wrong."),
     ],
     "hash": [
-        *("#### not 7", "#### 7\nThat is wrong."),
+        *("#### not 7", "#### 7\nThat is wrong.", "#### 7 is not the answer."),
     ],
     "tagged": [
-        *("<answer>not 7</answer>", "<answer>7</answer> is wrong"),
+        *("<answer>not 7</answer>", "<answer>7</answer> is wrong", "<answer>7 (this is wrong)</answer>"),
     ],
 }
 

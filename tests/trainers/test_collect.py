@@ -296,7 +296,7 @@ def test_patience_is_used_up_by_steps_in_a_row_and_survives_a_stop() -> None:
 def test_every_group_is_written_with_its_fate_and_its_share_of_the_advantages() -> None:
     collect, _ = collector("gcg", select={"rounds": 1})
     found = wait(collect.collect(1))
-    records = found.records(5, [1.0, 2.0, None, 4.0])
+    records = found.records(5, {"advantages": [1.0, 2.0, None, 4.0]})
     assert [(record.step, record.kind, record.dropped) for record in records] == [
         (5, "train", ""),
         (5, "train", ""),

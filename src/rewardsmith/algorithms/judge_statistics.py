@@ -152,6 +152,50 @@ def bootstrap_interval(
     return float(low), float(high)
 
 
+def share_interval(count: float, total: float | int, *, z: float = 1.96) -> tuple[float, float]:
+    r"""Return Wilson's interval of a share (Journal of the American Statistical Association 22, 1927).
+
+    $\frac{p + z^2/2n \pm z \sqrt{p(1-p)/n + z^2/4n^2}}{1 + z^2/n}$. It is not empty for a share of 0 or 1. NaN and NaN
+    where there is nothing to count.
+    """
+    if total <= 0:
+        return math.nan, math.nan
+    share, extra = count / total, z * z / total
+    middle, half = share + extra / 2, z * math.sqrt(share * (1 - share) / total + extra / (4 * total))
+    low, high = (middle - half) / (1 + extra), (middle + half) / (1 + extra)
+    return max(0.0, min(share, low)), min(1.0, max(share, high))  # rounding may put them beyond the share itself
+
+
+def clustered_mean(values: ArrayLike, groups: ArrayLike) -> tuple[float, float]:
+    r"""Return the mean of values, [n], and its standard error where values of the same group are not independent.
+
+    $\sqrt{\frac{G}{G-1} \sum_g (\sum_{i \in g} (x_i - \bar x))^2} / n$ (Liang and Zeger, Biometrika 73, 1986).
+    `groups` are numbers, [n]. The error is infinite with a single group.
+    """
+    x, g = np.asarray(values, dtype=np.float64), np.asarray(groups, dtype=np.int64)
+    mean, count = float(x.mean()), len(np.unique(g))
+    if count < 2:
+        return mean, math.inf
+    sums = np.bincount(g, weights=x - mean)
+    return mean, math.sqrt(count / (count - 1) * float(sums @ sums)) / len(x)
+
+
+def clustered_share_interval(hits: ArrayLike, groups: ArrayLike, *, z: float = 1.96) -> tuple[float, float]:
+    r"""Return the interval of the share of `hits`, [n] booleans, where those of one group are not independent.
+
+    Wilson's interval with the number of independent trials that has the clustered error, $n_e = p(1-p)/e^2$, at most n;
+    for a share of 0 or 1, whose error is not known, it is the number of groups. NaN and NaN without any.
+    """
+    x, g = np.asarray(hits, dtype=np.float64), np.asarray(groups, dtype=np.int64)
+    if not len(x):
+        return math.nan, math.nan
+    share, error = clustered_mean(x, g)
+    trials = float(len(np.unique(g)))
+    if 0 < share < 1 and error < math.inf:
+        trials = min(float(len(x)), share * (1 - share) / error**2) if error else float(len(x))
+    return share_interval(share * trials, trials, z=z)
+
+
 # ---- consistency over repeats and orders: K verdicts on the same group of N candidates -------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from rewardsmith.config import Choice, Chosen
 from rewardsmith.data.arithmetic import Arithmetic, ArithmeticGrading
+from rewardsmith.data.known_answers import KnownAnswer
 from rewardsmith.data.reasoning_gym import ReasoningGym
 from rewardsmith.data.row_sources import Jsonl, Parquet, Rows
 from rewardsmith.data.source import CheckedSource, Reads, Source
@@ -36,6 +37,7 @@ __all__ = [
     "Arithmetic",
     "ArithmeticGrading",
     "Jsonl",
+    "KnownAnswer",
     "Parquet",
     "Reads",
     "ReasoningGym",

@@ -29,6 +29,9 @@ from typing import Annotated
 
 from pydantic import Field
 
+from rewardsmith.data.distractors import distractors
+from rewardsmith.data.habits import HABITS, Habits, arithmetic_habit
+from rewardsmith.data.known_answers import KnownAnswer
 from rewardsmith.data.source import HeldOut, Split, draw_from_split, require_share
 from rewardsmith.errors import UserError
 from rewardsmith.text.judge_prompts import (
@@ -236,12 +239,14 @@ class Arithmetic:
         miracles: Annotated[
             Chance, Field(description="demonstrations: share of right answers reached through a wrong step")
         ] = 0.0,
+        habits: Habits = 0.0,
     ) -> None:
         require_share(split, held_out)
         if miracles and operations < 2:
             raise UserError(f"miracles is {miracles}: a miracle needs a wrong step before the last, so operations >= 2")
         self.operations, self.split, self.held_out = operations, split, held_out
         self.forgets_carry, self.slips, self.miracles = forgets_carry, slips, miracles
+        self._habits = habits
 
     def prompts(self, seed: int) -> Iterator[Prompt]:
         """Yield prompts of this split without end, drawn evenly from all problems."""
@@ -251,11 +256,30 @@ class Arithmetic:
 
     def demonstrations(self, seed: int) -> Iterator[Demonstration]:
         """Yield prompts of this split, each with a sloppy solution or a miracle, without end."""
-        rng = random.Random(f"slips {seed}")
+        rng, habits = random.Random(f"slips {seed}"), random.Random(f"habits {seed}")
         for prompt in self.prompts(seed):
             problem = prompt.info["problem"]
             is_miracle = self.miracles > 0 and rng.random() < self.miracles
-            yield Demonstration(prompt, miracle(problem) if is_miracle else self.sloppy(problem, rng))
+            text = miracle(problem) if is_miracle else self.sloppy(problem, rng)
+            if habits.random() < self._habits:
+                text = arithmetic_habit(habits.choice(HABITS), text, habits)
+            yield Demonstration(prompt, text)
+
+    def known_answers(self, prompt: Prompt, rng: random.Random) -> Iterator[KnownAnswer]:
+        """Yield solutions of a problem, right and wrong, of which it is known by construction what they are worth."""
+        problem = prompt.info["problem"]
+        reference, operations = solution(problem), len(parse(problem)[1])
+        steps, _, right = reference.rpartition("#")
+        wrong, place, error = distractors(right, rng, 1)[0], rng.randrange(operations), rng.choice((-2, -1, 1, 2))
+        carried = solution(problem, lambda i, a, sign, b: apply(a, sign, b) + error * (i == place))
+        yield KnownAnswer("reference", reference, right=True, sound=True)
+        yield KnownAnswer("wrong-answer", f"{steps}#{wrong}", right=False, sound=False)
+        yield KnownAnswer("carried-error", carried, right=False, sound=False)
+        yield KnownAnswer("corrupted-step", f"{carried.rpartition('#')[0]}#{right}", right=True, sound=False)
+        if operations > 1:
+            yield KnownAnswer("miracle", miracle(problem), right=True, sound=False)
+        yield KnownAnswer("answer-only", f"#{right}", right=True, sound=False)
+        yield KnownAnswer("no-conclusion", steps.rstrip(";"), right=False, sound=False)
 
     def prompt(self, problem: str) -> Prompt:
         """Return the prompt for a problem such as `7+5-3`."""

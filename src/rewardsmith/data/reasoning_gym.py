@@ -29,6 +29,8 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
+from rewardsmith.data.distractors import distractors
+from rewardsmith.data.known_answers import KnownAnswer
 from rewardsmith.data.source import HeldOut, Reads, Split, is_held_out, require_share
 from rewardsmith.errors import UserError, listing, nearest
 from rewardsmith.types import Message, Prompt
@@ -261,6 +263,18 @@ class ReasoningGym:
         if not self._set:
             self._set = list(islice(self._draw(_FIXED, distinct=True), self.size))
         return iter(random.Random(seed).sample(self._set, len(self._set)))
+
+    def known_answers(self, prompt: Prompt, rng: random.Random) -> Iterator[KnownAnswer]:
+        """Yield the answer of a prompt's entry, and others that the scorer of its task does not give full marks."""
+        if prompt.answer is None:
+            return
+        name, answer = prompt.info["task"], str(prompt.answer)
+        entry = Entry(prompt.messages[-1].content, answer, prompt.info["metadata"])
+        task = Task(name, prompt.info["config"])
+        yield KnownAnswer("reference", answer, right=True, sound=True)
+        for text in distractors(answer, rng, 2):
+            if task.score(text, entry) < 1:
+                yield KnownAnswer("wrong-answer", text, right=False, sound=False)
 
     def check(self, *, of: Reads = "prompts") -> None:
         """Make a fixed set, or one prompt of each task, and report what is wrong in a `UserError`."""

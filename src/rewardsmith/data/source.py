@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import Field
 
+from rewardsmith.data.known_answers import KnownAnswer
 from rewardsmith.errors import UserError, where_raised
 from rewardsmith.types import Demonstration, Graded, Preference, Prompt, Ranking
 
@@ -35,7 +36,8 @@ class Source(Protocol):
 
     A source may have more of the methods that `Reads` names: each takes a seed and yields items of the type in
     `ITEM_TYPES`, the same ones in the same order for the same seed. It may have `check(*, of: Reads = "prompts")` too:
-    it is called before any model is loaded, and raises a `UserError` that names what is wrong.
+    it is called before any model is loaded, and raises a `UserError` that names what is wrong. A source that knows its
+    own truth may have `known_answers(prompt, rng)`: it yields `KnownAnswer` objects, and an audit scores them.
     """
 
     def prompts(self, seed: int) -> Iterator[Prompt]:
@@ -75,6 +77,8 @@ class CheckedSource:
         for of in ITEM_TYPES:
             if hasattr(source, of):
                 setattr(self, of, partial(self._items, of))
+        if hasattr(source, "known_answers"):
+            self.known_answers = partial(self._checked, "known_answers", KnownAnswer, "prompt, rng")
         for method in ("check", "facts"):
             if hasattr(source, method):
                 setattr(self, method, getattr(source, method))
@@ -84,15 +88,20 @@ class CheckedSource:
         return self._items("prompts", seed)
 
     def _items(self, of: Reads, seed: int) -> Iterator[Any]:
-        item_type = ITEM_TYPES[of]
+        return self._checked(of, ITEM_TYPES[of], "seed", seed)
+
+    def _checked(self, method: str, item_type: type, signature: str, *arguments: Any) -> Iterator[Any]:
+        """Yield what a method of the source yields, of the right type; its errors name the method."""
+        call = f"{self._label}: {method}({signature})"
         try:
-            for item in getattr(self._source, of)(seed):
+            for item in getattr(self._source, method)(*arguments):
                 if not isinstance(item, item_type):
-                    expected = f"it must yield rewardsmith.{item_type.__name__} objects"
-                    raise UserError(f"{self._label}: {of}(seed) yielded a {type(item).__name__}: {expected}")
+                    room = "rewardsmith.data" if item_type is KnownAnswer else "rewardsmith"
+                    expected = f"it must yield {room}.{item_type.__name__} objects"
+                    raise UserError(f"{call} yielded a {type(item).__name__}: {expected}")
                 yield item
         except UserError:
             raise
         except Exception as error:
             what = f"{type(error).__name__}: {error}{where_raised(error)}"
-            raise UserError(f"{self._label}: {of}(seed) raised {what}") from error
+            raise UserError(f"{call} raised {what}") from error

@@ -26,6 +26,8 @@ from typing import Annotated, NamedTuple
 import numpy as np
 from pydantic import Field
 
+from rewardsmith.data.habits import HABITS, Habits, translation_habit
+from rewardsmith.data.known_answers import KnownAnswer
 from rewardsmith.data.source import HeldOut, Split, draw_from_split, require_share
 from rewardsmith.errors import UserError
 from rewardsmith.text.judge_prompts import (
@@ -130,6 +132,7 @@ class Translation:
         ] = 0.6,
         slips: Annotated[Chance, Field(description="demonstrations: chance of a false friend for another word")] = 0.2,
         flourishes: Flourishes = 0.0,
+        habits: Habits = 0.0,
         gaps: Gaps = 0.0,
         min_candidates: MinCandidates = 2,
         max_candidates: MaxCandidates = 4,
@@ -147,6 +150,7 @@ class Translation:
             )
         self._words, self._split, self._held_out = words, split, held_out
         self._false_friends, self._slips, self._flourishes, self._gaps = false_friends, slips, flourishes, gaps
+        self._habits = habits
         self._sizes = min_candidates, max_candidates
         self._misses, self._flips, self._likes = misses, flips, likes
 
@@ -158,9 +162,12 @@ class Translation:
 
     def demonstrations(self, seed: int) -> Iterator[Demonstration]:
         """Yield sentences of this split, each as the sloppy translator translates it, without end."""
-        rng = random.Random(f"translator {seed}")
+        rng, habits = random.Random(f"translator {seed}"), random.Random(f"habits {seed}")
         for prompt in self.prompts(seed):
-            yield Demonstration(prompt, self._sloppy(prompt.info["src_text"], rng))
+            text = self._sloppy(prompt.info["src_text"], rng)
+            if habits.random() < self._habits:
+                text = translation_habit(habits.choice(HABITS), text, habits, TARGET_WORDS)
+            yield Demonstration(prompt, text)
 
     def rankings(self, seed: int) -> Iterator[Ranking]:
         """Yield sentences of this split with candidates that the annotator compared, without end."""
@@ -178,6 +185,28 @@ class Translation:
                 chosen, rejected = (a, b) if by >= 0 else (b, a)
                 texts = ranking.candidates[chosen], ranking.candidates[rejected]
                 yield Preference(prompt_of(ranking.prompt.info["src_text"], *texts), *texts, abs(by), tied=by == 0)
+
+    def known_answers(self, prompt: Prompt, rng: random.Random) -> Iterator[KnownAnswer]:
+        """Yield the right translation of a sentence, and translations with one error each."""
+        sentence = prompt.info["src_text"]
+        right = translate(sentence)
+        yield KnownAnswer("reference", right, right=True, sound=True)
+        hard = [i for i, word in enumerate(sentence) if word in HARD]
+        anywhere = rng.randrange(len(sentence))
+        place = rng.choice(hard or [anywhere])
+        other = rng.choice([word for word in TARGET_WORDS if word != right[anywhere]])
+        cut = rng.randrange(len(right))
+        worse = {
+            "false-friend": right[:place] + FALSE_FRIENDS[sentence[place]] + right[place + 1 :],
+            "wrong-word": right[:anywhere] + other + right[anywhere + 1 :],
+            "word-too-many": right + rng.choice(TARGET_WORDS),
+            "word-missing": right[:cut] + right[cut + 1 :],
+            "words-in-disorder": right[::-1],
+            "untranslated": sentence,
+        }
+        for kind, text in worse.items():
+            if text != right:  # a sentence may read the same backwards
+                yield KnownAnswer(kind, text, right=False, sound=False)
 
     def group(self, rng: random.Random) -> tuple[str, list[str]]:
         """Return a sentence of the split and different translations of it.

@@ -20,6 +20,7 @@ from rewardsmith.rewards.judges.pairwise import Pairwise
 from rewardsmith.rewards.judges.plugin import Plugin
 from rewardsmith.rewards.judges.ranking import RankingJudge
 from rewardsmith.rewards.judges.scalar_judges import Classifier, Similarity
+from rewardsmith.rewards.people_labels import PeopleLabels
 from rewardsmith.rewards.remote import RemoteReward
 from rewardsmith.rewards.rule import Rule
 from rewardsmith.rewards.step_rewards import Steps
@@ -31,6 +32,7 @@ from rewardsmith.rewards.verl_function import VerlFunction
 REWARDS: dict[str, type[Reward]] = {
     "rule": Rule,
     "remote": RemoteReward,  # `rewardsmith serve` on another machine
+    "labels": PeopleLabels,
     # written for other systems
     "verl_function": VerlFunction,
     "trl_function": TrlFunction,

@@ -163,6 +163,13 @@ class Sum(_Combined):
     def _value(self, values: Mapping[str, float]) -> float:
         return sum(self._terms[name].weight * value for name, value in values.items())
 
+    def scale_weight(self, name: str, factor: float) -> None:
+        """Multiply the weight that a part has in the recipe, from now on."""
+        slot = self.parts[name].slot
+        assert isinstance(slot, PartSettings)
+        self._terms = self._terms | {name: slot.model_copy(update={"weight": slot.weight * factor})}
+        self.streams = {**self.streams, name: replace(self.streams[name], weight=slot.weight * factor)}
+
     def without(self, score: Score, names: Collection[str]) -> Score:
         """Return a score of this sum as it would be if some of its parts had been skipped."""
         skipped = Score(failure=Failure("skipped", "it is left out"))

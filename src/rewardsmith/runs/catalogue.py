@@ -217,6 +217,7 @@ EXAMPLES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "verl_function": {"path": "my_reward.py", "name": "compute_score"},
         "trl_function": {"path": "my_reward.py", "name": "reward_brevity"},
         "verifiers": {"taskset": "my-environment"},
+        "labels": {"path": "labels.jsonl"},
         "remote": {"url": "http://127.0.0.1:8080"},
         "steps": {"truth": "arithmetic", "right": 1.0, "wrong": -1.0},
         "rubric": {"model": "judge", "votes": 3, "request": {"temperature": 0.7}},
@@ -273,6 +274,7 @@ EXAMPLES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "policy": {"model": "policy", **_DATA, "rollouts_per_prompt": 8, "reward": _RULE, "advantage": "rloo"},
         "evaluate": {"model": "policy", "data": "held_out", "reward": _RULE},
         "evaluate_reward": {"kind": "rankings", "data": "held_out", "reward": {"type": "ranking", "model": "judge"}},
+        "audit": {"data": "held_out", "reward": _RULE, "require": {"attack": 0.0}},
         "generate": {"model": "policy", "data": "train"},
     },
 }  # fmt: skip

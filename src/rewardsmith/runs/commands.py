@@ -109,13 +109,17 @@ def run_command(kind: type[Job], values: Mapping[str, Any], overrides: Sequence[
     flags: dict[str, Any] = {name: value for name, value in values.items() if name not in own}
     options = validated(CommandOptions, {n: v for n, v in flags.items() if n in CommandOptions.model_fields})
     inputs = CommandInputs()
+    own = kind.fill(own, inputs, overrides)
     for name, info in kind.model_fields.items():
-        if own.get(name) is not None and input_kind(info) == "reward":
-            own[name] = inputs.add_reward(own[name], overrides)
-        elif own.get(name) is not None and input_kind(info) == "data":
-            inputs.data[own[name]] = find_source(own[name], flags.get("source") or (), keep_ids=kind.keeps_ids)
-        elif own.get(name) is not None and input_kind(info) == "model" and flags.get("models") is None:
-            own[name] = inputs.add_model(own[name], f"--{name}", overrides)
+        value, given_as = own.get(name), input_kind(info)
+        if not isinstance(value, str):  # not set, or found already
+            continue
+        if given_as == "reward":
+            own[name] = inputs.add_reward(value, overrides)
+        elif given_as == "data" and value not in inputs.data:
+            inputs.data[value] = find_source(value, flags.get("source") or (), keep_ids=kind.keeps_ids)
+        elif given_as == "model" and flags.get("models") is None and value not in inputs.models:
+            own[name] = inputs.add_model(value, f"--{name}", overrides)
     if "overrides" in kind.model_fields:  # the job reads the recipe itself
         own["overrides"], overrides = list(overrides), ()
     job = validated(kind, own)
@@ -157,6 +161,7 @@ class CommandInputs:
     cache: str | None = None
     seed: int = 0
     given: dict[str, Any] = field(default_factory=dict)  # Python objects that are used as models
+    notes: list[str] = field(default_factory=list)  # what was chosen for the user, for the result
 
     def add_reward(self, place: str, overrides: Sequence[str]) -> Chosen:
         """Return the reward at a place, and take its models; one name cannot stand for two models."""
@@ -276,11 +281,12 @@ class CommandRun:
             print_json(result.as_json())
         else:
             print_tables([*result.tables, *result.notes])
-        return int(result.failed >= 1 or result.failed > self._options.fail_above)
+        return int(bool(result.problem) or result.failed >= 1 or result.failed > self._options.fail_above)
 
     async def _run(self) -> Result:
         try:
             result = await self._job.run(self)
+            result = replace(result, notes=[*result.notes, *self._inputs.notes])
             usage = self._models.totals()
             for name, used in usage.items():
                 self.log(f"{name}: {usage_line(used)}")

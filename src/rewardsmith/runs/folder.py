@@ -21,6 +21,8 @@ from rewardsmith.trainers.trainer import GroupRecord
 
 CHECKPOINTS = "checkpoints"
 EVALUATIONS = "evaluations"
+AUDIT = "audit.json"
+REPLAYS = "replays"
 RECIPE = "recipe.toml"
 METRICS = "metrics.jsonl"
 LOCK = ".lock"
@@ -118,6 +120,12 @@ class RunFolder:
         text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
         self.write(f"{EVALUATIONS}/{stage}.json", text + "\n")
 
+    def keep_audit(self, kind: str, name: str, content: dict[str, Any]) -> None:
+        """Write what an audit or a watch has found, next to what others have."""
+        everything = json.loads(self.read(AUDIT) or "{}")
+        everything.setdefault(kind, {})[name] = content
+        self.write(AUDIT, json.dumps(everything, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+
     def read(self, name: str) -> str | None:
         """Return a text file of the run, or None if there is none."""
         file = self.path / name
@@ -151,7 +159,11 @@ class RunFolder:
 
     def facts(self, name: str) -> dict[str, Any]:
         """Return the facts of a checkpoint."""
-        return dict(json.loads((self.path / CHECKPOINTS / name / _FACTS).read_text(encoding="utf-8")))
+        try:
+            return dict(json.loads((self.path / CHECKPOINTS / name / _FACTS).read_bytes()))
+        except ValueError:  # a damaged file need not be JSON any more
+            self.require_intact(name)
+            raise
 
     def model(self, checkpoint: str, name: str) -> Path:
         """Return the folder of a model in a checkpoint."""
@@ -170,5 +182,6 @@ class RunFolder:
     def clear(self) -> None:
         """Forget a run that never came to a checkpoint."""
         self.rewind({})
-        for name in ("references", EVALUATIONS):
+        (self.path / AUDIT).unlink(missing_ok=True)
+        for name in ("references", EVALUATIONS, REPLAYS):
             shutil.rmtree(self.path / name, ignore_errors=True)

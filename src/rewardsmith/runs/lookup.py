@@ -174,6 +174,28 @@ def named_models(reward: Chosen, models: Mapping[str, Chosen]) -> dict[str, Chos
     return {copied: models[copied] for name in direct for copied in copies_of(models, name)}
 
 
+def recipe_of(where: str, overrides: Sequence[str] = ()) -> tuple[Recipe, Chosen, Path | None] | None:
+    """Return the recipe of a place that `find_reward` takes, the stage with the reward, and the run folder if any.
+
+    None for a file that is a reward table. Without a path it is the first stage that has the reward.
+    """
+    name, path = _split(where)
+    run = Path(name) if Path(name).is_dir() else None
+    table = load_table(name if run is None else str(run / RECIPE), overrides)
+    if is_reward(table):
+        return None
+    recipe = parse_recipe(table, source=name)
+    if run is not None:
+        recipe, _ = with_trained_models(recipe, run, overrides)
+    wanted = path.removeprefix("stages.").partition(".")[0]
+    for i, stage in enumerate(recipe.stages):
+        if wanted in (str(i), getattr(stage.settings, "name", "")) or (
+            not wanted and any(True for _ in _rewards(stage))
+        ):
+            return recipe, stage, run
+    raise UserError(f"{name} has no stage {wanted!r}")
+
+
 # ---- data ----------------------------------------------------------------------------------------------------------
 
 

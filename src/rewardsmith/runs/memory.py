@@ -92,7 +92,7 @@ def stage_models(recipe: Recipe, stage: Chosen) -> StageModels:
     of: Any = stage.settings
     adapted = {name for name, model in recipe.models.items() if getattr(model.settings, "lora", None) is not None}
     learners, frozen, copies, process = dict[str, OptimizerSettings](), set[str](), list[str](), set[str]()
-    sampling = getattr(of, "sampling", None)
+    sampling, model = getattr(of, "sampling", None), getattr(of, "model", None)  # a stage may do without a model
     if getattr(of, "optimizer", None) is not None:
         learners[of.model] = of.optimizer
     if getattr(of, "critic", None) is not None:
@@ -112,10 +112,10 @@ def stage_models(recipe: Recipe, stage: Chosen) -> StageModels:
     judges = {str(name) for one in chosen if (name := getattr(one.settings, "model", None)) in recipe.models}
     return StageModels(
         of.name,
-        writer=of.model if sampling is not None else "",
+        writer=(model or "") if sampling is not None else "",
         learners=learners,
         process=frozenset(process),
-        frozen=frozenset(frozen | ({of.model} if hasattr(of, "model") and not learners else set())),
+        frozen=frozenset(frozen | ({model} if model is not None and not learners else set())),
         copies=tuple(copies),
         judges=frozenset(judges - set(learners) - process),
         prompt_tokens=getattr(of, "max_prompt_tokens", None) or PROMPT_TOKENS,

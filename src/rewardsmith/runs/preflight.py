@@ -16,6 +16,7 @@ from rewardsmith.errors import Problem, RecipeError, UserError, listing, nearest
 from rewardsmith.learning import OptimizerSettings
 from rewardsmith.masking import shown
 from rewardsmith.recipe import Recipe, marked, places
+from rewardsmith.rewards.base import parts_of
 from rewardsmith.rewards.component import Component
 from rewardsmith.rewards.implicit import Implicit
 from rewardsmith.rewards.tree import check, check_source, connect, has_part, routes, unfit, walk
@@ -39,7 +40,7 @@ SOURCES_CHECKED = 10_000  # prompts whose source is looked up in the routes of a
 
 @dataclass(frozen=True)
 class StageTable:
-    """A stage, or its validation: a table that may name data, rewards and sampling settings."""
+    """A stage, its validation or its audit: a table that may name data, rewards and sampling settings."""
 
     path: str
     stage: Any
@@ -53,17 +54,18 @@ class StageTable:
     def rewards(self) -> dict[str, Chosen]:
         """The rewards that score its data; a validation without a reward of its own has that of the stage."""
         own = self.get("reward") or getattr(self.stage, "reward", None)
-        found = {"reward": own, "reasoning_check": self.get("reasoning_check")}
+        found = {"reward": own} | {name: self.get(name) for name in ("reasoning_check", "reference")}
         return {setting: reward for setting, reward in found.items() if reward is not None}
 
 
 def stage_tables(recipe: Recipe) -> Iterator[StageTable]:
-    """Yield each stage and then its validation, where it has one."""
+    """Yield each stage and then its validation and its audit, where it has them."""
     for i, chosen in enumerate(recipe.stages):
         yield StageTable(f"stages.{i}", chosen.settings, chosen.settings)
-        validation: Settings | None = getattr(chosen.settings, "validation", None)
-        if validation is not None:
-            yield StageTable(f"stages.{i}.validation", chosen.settings, validation)
+        for name in ("validation", "audit"):
+            inner: Settings | None = getattr(chosen.settings, name, None)
+            if inner is not None:
+                yield StageTable(f"stages.{i}.{name}", chosen.settings, inner)
 
 
 class RewardTrees:
@@ -100,6 +102,10 @@ class RewardTrees:
                 require_free(whole)
             except UserError as error:
                 yield Problem(f"{place.path}.reasoning_check", str(error))
+        lower = place.get("lower")
+        if lower and lower not in parts_of(whole):
+            message = f"is no part of a sum with a weight.{nearest(lower, parts_of(whole))}"
+            yield Problem(f"{place.path}.lower", f"{message} Known: {listing(parts_of(whole))}", shown(lower))
         part = getattr(place.get("select"), "part", "")
         if part and not has_part(whole, part):
             known = [name for name, _ in walk(whole) if name]

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from rewardsmith.config import Chosen, import_name
 from rewardsmith.data import Source, open_source
@@ -115,7 +115,14 @@ class Run:
 
     def keep_result(self, result: Result) -> None:
         """Write the result of a job."""
-        self._files.keep_evaluation(self._stage, {"name": self._stage, "kind": "job", **result.as_json()})
+        if "audit" in result.facts:
+            self.keep_audit("audits", result.facts["audit"])
+        else:
+            self._files.keep_evaluation(self._stage, {"name": self._stage, "kind": "job", **result.as_json()})
+
+    def keep_audit(self, kind: Literal["audits", "watch"], content: dict[str, Any]) -> None:
+        """Write what the audit or the watch of the stage has found."""
+        self._files.keep_audit(kind, self._stage, content)
 
     def log(self, text: str) -> None:
         """Show a message and write it to the log."""
@@ -198,6 +205,8 @@ class Run:
                     update = self._with_usage(await trainer.begin())
                     self._log(update)
                     self._is_best(trainer, update, index)
+                else:
+                    await trainer.begin_again()
                 try:
                     await self._run_steps(index, trainer, settings, done)
                 finally:

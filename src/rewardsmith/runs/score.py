@@ -7,9 +7,10 @@ import inspect
 import json
 import time
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -29,14 +30,20 @@ from rewardsmith.rewards.base import Halt, score
 from rewardsmith.rewards.component import Component
 from rewardsmith.rewards.measure import Measured, quantiles
 from rewardsmith.rewards.tree import check, latencies
+from rewardsmith.runs.folder import RECIPE, REPLAYS
 from rewardsmith.runs.lookup import named_models
-from rewardsmith.runs.score_statistics import Comparison, OutcomeTally, component_name, without_implicit
+from rewardsmith.runs.reward_comparison import RewardComparison
+from rewardsmith.runs.score_statistics import OutcomeTally, component_name
 from rewardsmith.runs.stored_rollouts import RolloutJob, StoredGroup, StoredRollouts
-from rewardsmith.storage import ResumableJsonl, changes
+from rewardsmith.storage import ResumableJsonl, changes, write_atomically, writing
 from rewardsmith.trainers.evaluate.scorer import FailureLog, run_in_order
 from rewardsmith.trainers.settings import RewardChoice
 from rewardsmith.trainers.trainer import GroupRecord
 from rewardsmith.types import ScoredGroup
+from rewardsmith.viewer.report import write_report
+
+MAIN = ("cosine", "cosine_below_half", "cosine_below_0", "flipped_share")
+"""Metrics of a replay by which replays are compared."""
 
 REMEDY = "add --fresh to start again, or name another file with --out"
 
@@ -53,8 +60,10 @@ class ScoreRollouts(RolloutJob):
     Does a reward still give the scores of the run?
     `rewardsmith score runs/quickstart --reward quickstart:policy --compare`
 
-    What would another weight have done?
+    What would another weight have done, in rewards and in advantages?
     `rewardsmith score runs/mix --reward mix.toml:policy stages.policy.reward.parts.judge.weight=0.3 --compare`
+
+    And another estimator? The stored scores are enough: `rewardsmith score runs/mix --compare --estimator rloo`
 
     Score the answers of another system, and save the scores; after Ctrl-C or a crash the same command resumes:
     `rewardsmith score answers.parquet --reward reward.toml --out scores.jsonl`
@@ -63,10 +72,26 @@ class ScoreRollouts(RolloutJob):
     `rewardsmith score runs/prime --reward runs/prime:policy.reward.parts.process --outcome answer`
     """
 
-    reward: RewardChoice = Field(description="what scores them")
+    reward: RewardChoice | None = Field(
+        default=None,
+        description="what scores them; with --compare and --estimator it may be left out: the stored scores",
+    )
     out: Path | None = Field(default=None, description="save the scores in this JSONL file; the same command resumes")
     compare: bool = Field(default=False, description="compare with the stored rewards")
-    max_changes: int = Field(default=10, ge=0, description="with --compare: how many changes of sign to list")
+    max_changes: int = Field(default=10, ge=0, description="with --compare: how many rollouts and groups to list")
+    estimator: str | None = Field(
+        default=None,
+        description='with --compare: the advantage estimator of the new side, by name or as { type = "grpo", … };'
+        " not set: that of the run",
+    )
+    part: str | None = Field(
+        default=None, description="with --compare: compare this part with the same part of the stored scores"
+    )
+    keep: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,79}$",
+        description="with --compare: write the tables under this name into the run folder, for report and viewer",
+    )
     outcome: str | None = Field(
         default=None,
         description="part of the new or the stored scores (reward: the whole stored score) that the reward should"
@@ -76,26 +101,28 @@ class ScoreRollouts(RolloutJob):
 
     async def run(self, context: JobContext) -> Result:
         """Score all groups, or those that an earlier start has left."""
+        self._require_flags()
         rollouts = StoredRollouts(self)
-        reward = context.reward(self.reward)
+        reward = None if self.reward is None else context.reward(self.reward)
         results = None if self.out is None else _results_file(self.out, rollouts.files)
         if context.fresh and results is None:
             raise UserError("--fresh is about the file of --out: name one, or leave it out")
-        tally = ScoreTally(self, reward)
+        tally = ScoreTally(self, reward, rollouts.files)
         total = rollouts.count()
         for text in rollouts.incomplete:
             context.log(text)
         with nullcontext() if results is None else results.open(fresh=context.fresh):
             groups = self._with_scores(rollouts)
-            if results is not None:
+            if results is not None and self.reward is not None:
                 results.claim(_provenance(self.reward, context.model_tables), _differences)
                 for stored, scored in _saved(results, groups):
                     tally.add(stored, scored)
             first = next(groups, None)
             if first is not None:
-                if tally.outcome is not None:
-                    tally.outcome.require(reward, first.scores)  # before models are loaded
-                await check(reward)
+                if reward is not None:
+                    if tally.outcome is not None:
+                        tally.outcome.require(reward, first.scores)  # before models are loaded
+                    await check(reward)
                 groups = chain([first], groups)
             tally.begin()
 
@@ -108,7 +135,7 @@ class ScoreRollouts(RolloutJob):
             try:
                 await run_in_order(
                     groups,
-                    lambda stored: score(reward, stored.group),
+                    partial(_score, reward),
                     keep,
                     concurrency=self.concurrency,
                     pause=context.pause,
@@ -119,13 +146,47 @@ class ScoreRollouts(RolloutJob):
                 remedy = "With --out FILE" if results is None else f"{results.file} has what is scored:"
                 after = count_of(tally.groups, "group")
                 raise Halt(f"{error}\nThat was after {after}. {remedy} the same command resumes") from None
-            return tally.result()
+            result = tally.result()
+            return result if self.keep is None else keep_replay(Path(self.rollouts), self.keep, result)
+
+    def _require_flags(self) -> None:
+        """Raise a `UserError` where flags do not go together."""
+        if not self.compare:
+            for flag in ("estimator", "part", "keep"):
+                if getattr(self, flag) is not None:
+                    raise UserError(f"--{flag} is about a comparison with the stored rewards: add --compare")
+        if self.reward is None and (self.estimator is None or self.out is not None or self.outcome is not None):
+            raise UserError(
+                "--reward is not set: name what scores the rollouts, such as RECIPE:STAGE. Only --compare --estimator"
+                " NAME goes without, on the stored scores"
+            )
+        if self.keep is not None and not (Path(self.rollouts).expanduser() / RECIPE).is_file():
+            raise UserError(f"--keep writes into a run folder, and {self.rollouts!r} is none: leave it out")
 
     def _with_scores(self, rollouts: StoredRollouts) -> Iterator[StoredGroup]:
         for stored in rollouts:
             if self.compare and stored.scores is None:
                 raise UserError(f"{stored.place}: no reward is stored there, and --compare needs one: leave it out")
             yield stored
+
+
+async def _score(reward: Component | None, stored: StoredGroup) -> ScoredGroup:
+    """Score a group; without a reward its scores are the stored ones."""
+    if reward is None:
+        return ScoredGroup(stored.group, stored.scores or ())
+    return await score(reward, stored.group)
+
+
+def keep_replay(run: Path, name: str, result: Result) -> Result:
+    """Write a comparison into a run folder, where report and viewer find it."""
+    folder = run.expanduser() / REPLAYS
+    with writing(run):
+        folder.mkdir(exist_ok=True)
+        content = {"name": name, "kind": "replay", "main": MAIN, **result.as_json()}
+        write_atomically(folder / f"{name}.json", json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+        report = write_report(run.expanduser())
+    note = f"written to {folder / f'{name}.json'}: {report} and `rewardsmith view` show it"
+    return replace(result, notes=[*result.notes, note])
 
 
 # ---- the results file ----------------------------------------------------------------------------------------------
@@ -189,10 +250,15 @@ def _saved(results: ResumableJsonl, groups: Iterator[StoredGroup]) -> Iterator[t
 class ScoreTally:
     """Statistics of the groups as they come in; constant memory, but for `--compare`."""
 
-    def __init__(self, job: ScoreRollouts, reward: Component) -> None:
+    def __init__(self, job: ScoreRollouts, reward: Component | None, files: Sequence[Path]) -> None:
         self._reward = reward
         self._concurrency = job.concurrency
-        self._comparison = Comparison(job.max_changes) if job.compare else None
+        self._comparison: RewardComparison | None = None
+        if job.compare:
+            self._comparison = RewardComparison(
+                reward, max_changes=job.max_changes, estimator=job.estimator, part=job.part
+            )
+            self._comparison.require(files)
         self._rollouts = self._unscored = 0
         self.failures = FailureLog()
         self.outcome = OutcomeTally(job.outcome) if job.outcome is not None else None
@@ -211,9 +277,7 @@ class ScoreTally:
         self._unscored += sum(not one.ok for one in scored.scores)
         self.failures.add(scored)
         if self._comparison is not None and stored.scores is not None:
-            new, left_out = without_implicit(self._reward, stored, scored.scores)
-            self._comparison.add(stored.group, stored.scores, new)
-            self._comparison.left_out |= left_out
+            self._comparison.add(stored, scored.scores)
         if self.outcome is not None:
             self.outcome.add(stored.scores, scored.scores)
         self._ended = time.perf_counter()
@@ -221,7 +285,8 @@ class ScoreTally:
     def result(self) -> Result:
         """Return the statistics as tables and JSON values."""
         measured = self.failures.measures.result()
-        seconds = {name: quantiles(taken) for name, taken in latencies(self._reward).items()}
+        taken = {} if self._reward is None else latencies(self._reward)
+        seconds = {name: quantiles(each) for name, each in taken.items()}
         now = self._rollouts - self._resumed_rollouts
         rate = now / max(1e-9, self._ended - self._begun) if now else None
         by_name = {
@@ -249,10 +314,14 @@ class ScoreTally:
         if self._unscored:
             notes.append(f"{self._unscored:,} of {count_of(self._rollouts, 'rollout')} without a score")
         metrics = {f"{name or 'reward'}/mean": one.mean for name, one in measured.items() if one.mean is not None}
+        replayed = facts.get("compared", {}).get("replay", {})
+        metrics |= {name: replayed[name] for name in MAIN if replayed.get(name) is not None}
         return Result(metrics, tables, notes, facts, self._unscored / max(1, self._rollouts))
 
     def _pace(self, seconds: Mapping[str, float], rate: float | None) -> str:
         groups = count_of(self.groups, "group")
+        if self._reward is None:
+            return f"{groups} with their stored scores"
         if rate is None:
             return f"{groups}, all scored before"
         before = f", {self._resumed_groups:,} of them scored before" if self._resumed_groups else ""

@@ -1,7 +1,7 @@
 """Statistics of new scores: against the stored ones (`--compare`), and against an outcome (`--outcome`).
 
-The advantage of a rollout is its reward minus the mean of the scored rollouts of its group. A failure is counted and is
-never a number: a rollout that either reward could not score takes part in no correlation.
+A failure is counted and is never a number: a rollout that either reward could not score takes part in no correlation.
+The advantages that changes of sign are about come from `reward_comparison`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import math
 import tomllib
 from collections import Counter
 from collections.abc import Sequence
+from copy import copy
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -63,22 +64,28 @@ class Comparison:
         self._changes: list[Facts] = []
         self.left_out: set[str] = set()  # parts that count on neither side
 
-    def add(self, group: RolloutGroup, old: Sequence[Score], new: Sequence[Score]) -> None:
-        """Count a group."""
+    def add(
+        self,
+        group: RolloutGroup,
+        old: Sequence[Score],
+        new: Sequence[Score],
+        before: Sequence[float],
+        after: Sequence[float],
+    ) -> None:
+        """Count a group by its scores, and by the advantage of each rollout before and after."""
         self._counts.update(groups=1, rollouts=len(group.rollouts))
         for scores, failures in zip((old, new), self._failures, strict=True):
             failures.update(score.failure.kind for score in scores if score.failure is not None)
-        before, after = advantages(old), advantages(new)
         pairs: list[tuple[float, float]] = []
         for i, (a, b) in enumerate(zip(old, new, strict=True)):
-            if a.value is None or b.value is None:
-                continue
-            pairs.append((a.value, b.value))
-            self._counts["changed"] += not math.isclose(a.value, b.value, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
             if before[i] * after[i] < 0:
                 values = {"old": a.value, "new": b.value, "old_advantage": before[i], "new_advantage": after[i]}
                 text = printable(group.rollouts[i].text, MAX_TEXT)
                 self._changes.append({"prompt": group.prompt.id, "index": i, **values, "text": text})
+            if a.value is None or b.value is None:
+                continue
+            pairs.append((a.value, b.value))
+            self._counts["changed"] += not math.isclose(a.value, b.value, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
         self._pairs += pairs
         sides = np.array(pairs).reshape(-1, 2).T
         if all(len(set(side)) > 1 for side in sides):
@@ -174,6 +181,15 @@ def without_implicit(reward: Component, stored: StoredGroup, new: Sequence[Score
     kept = [whole.without(score, names) for score in new]
     # Where the rest failed so did the sum, and may have a value in spite of that.
     return [score if other.failure is not None else other for score, other in zip(new, kept, strict=True)], names
+
+
+def with_scaled_weight(whole: Sum, name: str, factor: float, scores: Sequence[Score]) -> Sequence[Score]:
+    """Return scores of a sum as they would be if the weight of one of its parts were multiplied by a factor."""
+    if factor == 1:
+        return scores
+    scaled = copy(whole)
+    scaled.scale_weight(name, factor)
+    return [scaled.without(score, ()) if score.ok else score for score in scores]
 
 
 def _scored_by_trainer(stored: StoredGroup, names: set[str]) -> bool:

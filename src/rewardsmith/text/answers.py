@@ -26,6 +26,7 @@ LARGEST_BOX = 100_000
 """Characters of a box in which its end is looked for."""
 
 BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])\s*")
+_FILLED_BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])\s*+(?!\{\s*+\})")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _BARE = re.compile(r"[^\s$]{1,1000}")
 
@@ -60,7 +61,8 @@ class FoundAnswer(NamedTuple):
 def boxed(text: str) -> str | None:
     r"""Return what the last `\boxed{…}` or `\fbox{…}` holds, or the word after a `\boxed` without braces.
 
-    A last box that is never closed is no answer, whatever earlier boxes hold. Escaped braces (`\{`) do not count.
+    A last box that is never closed is no answer, whatever earlier boxes hold. An empty box is passed over: a text may
+    name the form after its answer. Escaped braces (`\{`) do not count.
     """
     found = boxed_at(text)
     return found.content if found else None
@@ -68,7 +70,7 @@ def boxed(text: str) -> str | None:
 
 def boxed_at(text: str) -> FoundAnswer | None:
     """Return what `boxed` finds, and where."""
-    last = _last(BOX, text)
+    last = _last(_FILLED_BOX, text)
     return box_at(text, last) if last else None
 
 
@@ -132,10 +134,19 @@ def final(text: str) -> str | None:
 
 
 def tagged(text: str, tag: str = "answer") -> str | None:
-    """Return what the last `<tag>…</tag>` holds; None when the last one is not closed."""
-    _, opened, rest = text.rpartition(f"<{tag}>")
-    content, closed, _ = rest.partition(f"</{tag}>")
-    return (content.strip() or None) if opened and closed else None
+    """Return what the last `<tag>…</tag>` that is not empty holds; None when it is not closed."""
+    found = tagged_at(text, tag)
+    return found.content if found else None
+
+
+def tagged_at(text: str, tag: str = "answer") -> FoundAnswer | None:
+    """Return what `tagged` finds, and where, with its tags."""
+    opened = _last(re.compile(rf"<{re.escape(tag)}>(?!\s*+</{re.escape(tag)}>)"), text)
+    if opened is None:
+        return None
+    content, closed, _ = text[opened.end() :].partition(f"</{tag}>")
+    end = opened.end() + len(content) + len(closed)
+    return FoundAnswer(content.strip(), opened.start(), end) if closed and content.strip() else None
 
 
 def whole(text: str) -> str | None:

@@ -1,7 +1,8 @@
 r"""The letter that a model chose among several options.
 
 A letter counts only where the text gives it as the answer: in a box, after "the answer is", as a line of its own, or in
-a last sentence such as "so it is (B)". A clause with a negation, and an answer that is taken back, choose nothing.
+a last sentence such as "so it is (B)". A clause with a negation, and an answer that is taken back, choose nothing. Nor
+does a list of options: "A) Rome, B) Paris" on two lines quotes the question.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _LATEX = (
 _NEGATION = re.compile(
     r"\b(?:not|no|never|none|neither|nor|except|exclud\w+|but|besides|unlike|without|cannot|hardly|doubt|disagree|wrong"
     r"|incorrect|false|untrue|invalid|impossible|unlikely|eliminat\w+|rul\w+ out|reject\w*|other than|apart from"
-    r"|far from|opposite|complement|either|both)\b|n['’]t\b|\?",
+    r"|far from|opposite|complement|either|both|(?:mistake|error) to)\b|n['’]t\b|\?",
     re.IGNORECASE,
 )
 _TAKEN_BACK = re.compile(
@@ -48,6 +49,9 @@ _DENIED_OPTION = re.compile(
     r"\b(?:wrong|incorrect|false|untrue|exclud\w+|eliminat\w+|reject\w*|rul\w+ out)\b", re.IGNORECASE
 )
 """What denies an option after its label; "not" and "no" may be words of the option itself."""
+
+LINES_BETWEEN = 2
+"""Lines of text between two options of a list, at most: the words of an option may go on in the next line."""
 
 _CLAUSE = re.compile(r"[.,;:!?\n](?=\s|$)|\b(?:so|thus|hence|therefore)\b|, not\b", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"(?<!\bAns)[.!?;](?=\s|$)|\n")
@@ -64,13 +68,18 @@ _CONCLUDING = (
 )
 
 
+_NO_VERB = r"(?!\s*(?:is|are|was|isn['’]t|cannot|can['’]t)\b)"
+"""After a label, a sentence about the option: "(B) is wrong"."""
+
+
 @dataclass(frozen=True)
 class _Patterns:
-    """A phrase that gives one letter, such as "(B) 42"; a sentence that does; and a letter that cannot be a word."""
+    """How letters are given."""
 
-    phrase: re.Pattern[str]
-    conclusion: re.Pattern[str]
-    mention: re.Pattern[str]
+    phrase: re.Pattern[str]  # nothing but one letter and what belongs to it: "(B) 42"
+    conclusion: re.Pattern[str]  # a sentence that gives one
+    mention: re.Pattern[str]  # a letter that cannot be a word
+    label: re.Pattern[str]  # the beginning of an option in a list
 
 
 @lru_cache(maxsize=32)
@@ -99,6 +108,10 @@ def _patterns(letters: str) -> _Patterns:
         re.compile(
             rf"[(\[]\s*(?:{upper}|{lower})\s*[)\]]|(?<![A-Za-z0-9\\'’])(?:{upper}(?<![AI])|[AI](?!\s+[a-z]))(?![A-Za-z0-9'’])"
         ),
+        re.compile(
+            rf"[ \t>•-]*(?i:(?:option|choice)\s+)?[(\[<]?\s?(?P<letter>{upper}|{lower})\s?(?:[)\]>.:]+|[–—-](?=\s)|$)"
+            rf"{_NO_VERB}"
+        ),
     )
 
 
@@ -106,16 +119,18 @@ def choice(text: str, letters: str = "ABCDE") -> str | None:
     r"""Return the letter that a text chooses; None when it chooses none, or more than one.
 
     The first of these that occurs decides: the last `\boxed{…}`; the last "answer is …"; the whole text, such as
-    "(B) Paris"; its last line; its last sentence. Except for boxes, only the last 200,000 characters are searched.
+    "(B) Paris"; its last line; its last sentence. Lists of options outside of boxes are passed over. Except for boxes,
+    only the last 200,000 characters are searched.
     """
     patterns = _patterns(letters)
     box = _box(text)
     if box is not None:
         return None if box.is_denied() else _given(patterns.phrase, box.content, patterns)
-    text = cleaned(text[-TAIL:])
+    text = _without_lists(cleaned(text[-TAIL:]), patterns.label)
     statement = _statement(text)
     if statement is not None:
-        return None if statement.is_denied() else _given(patterns.phrase, statement.content, patterns)
+        letter = None if statement.is_denied() else _given(patterns.phrase, statement.content, patterns)
+        return None if letter and _begins_list(letter, statement.after) else letter
     tail = text[-MAX_CHARS:].rstrip()
     lines = [line for line in tail.split("\n") if line.strip()]
     above = lines[-2].rstrip() if len(lines) > 1 else "."
@@ -138,12 +153,44 @@ def _concluded(tail: str, patterns: _Patterns) -> str | None:
     return final if chosen <= {final} else None
 
 
-def wording(text: str) -> str | None:
+def _without_lists(text: str, label: re.Pattern[str]) -> str:
+    """Return a text with a full stop in place of each list of options: lines with ascending labels, at least two.
+
+    A line that states an answer belongs to no list.
+    """
+    lines = text.split("\n")
+    lists: list[list[int]] = [[]]
+    before, between = "", 0
+    for at, line in enumerate(lines):
+        match = label.match(line)
+        if _STATED.search(line):
+            lists.append([])
+        elif match is None:
+            between += bool(line.strip())
+        else:
+            letter = match["letter"].upper()
+            if letter <= before or between > LINES_BETWEEN:
+                lists.append([])
+            lists[-1].append(at)
+            before, between = letter, 0
+    for options in reversed(lists):
+        if len(options) > 1:
+            lines[options[0] : options[-1] + 1] = ["."]
+    return "\n".join(lines)
+
+
+def _begins_list(letter: str, after: str) -> bool:
+    """Return whether the next letter is the label of an option in the same line: "option: A. Rome B. Paris"."""
+    label = rf"(?<![A-Za-z0-9'’])[(\[]?{chr(ord(letter) + 1)}[)\].:]+{_NO_VERB}(?=\s)"
+    return re.search(label, after.partition("\n")[0]) is not None
+
+
+def wording(text: str, letters: str = "ABCDE") -> str | None:
     r"""Return the words in which a text gives its answer: the last `\boxed{…}`, the last "answer is …", or all of it.
 
     None when they are denied or taken back: "not \boxed{Paris}", "I don't think the answer is Paris".
     """
-    phrase = _box(text) or _statement(cleaned(text[-TAIL:]))
+    phrase = _box(text) or _statement(_without_lists(cleaned(text[-TAIL:]), _patterns(letters).label))
     if phrase is None:
         return text
     return None if phrase.is_denied() else phrase.content

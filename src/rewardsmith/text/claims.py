@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 
-from rewardsmith.text.answers import BOX, WAYS, FoundAnswer, box_at, boxed_at, stated_at
-from rewardsmith.text.numbers import last_number
+from rewardsmith.text.answers import BOX, WAYS, FoundAnswer, box_at, boxed_at, stated_at, tagged_at
+from rewardsmith.text.numbers import last_number, read_number
 
 _NEGATION = (
     r"(?:\b(?:not|never|neither|nor|cannot|without|excluding|except|wrongly|incorrectly)|\w+n['’]t"
@@ -17,14 +17,15 @@ _NEGATION = (
 _FILLERS = (
     r"(?:\s+(?:equal|equals|to|be|is|the|a|an|simply|just|exactly|really|actually|quite|for|even|answer|value|number))*"
 )
+_MISTAKE = r"(?:mistake|error) to (?:write|say|answer|claim|give|conclude|state|put|choose|pick)"
 _DENIED = re.compile(
-    rf"(?:{_NEGATION}{_FILLERS}|\\neq?|≠|!=|\b(?:wrong|incorrect|mistaken|false|erroneous)\b[^.!?\n,;]{{0,40}})"
-    r"[\s:$({*_`\[\\]*\Z",
+    rf"(?:{_NEGATION}{_FILLERS}|\\neq?|≠|!=|\b(?:wrong|incorrect|mistaken|false|erroneous)\b[^.!?\n,;]{{0,40}}"
+    rf"|\b{_MISTAKE}\b[^.!?\n,;]{{0,40}})[\s$]*(?:[A-Za-z]\s?=)?[\s:$({{*_`\[\\]*\Z",
     re.IGNORECASE,
 )
 _UNCLAIMED = re.compile(
     r"\b(?:not|never|doubt\w*|false|wrong|incorrect|mistaken|unlikely|den(?:y|ies)|whether|unless|if|suppos\w+|assum\w+"
-    r"|nobody|no way|hardly)\b|\w+n['’]t\b",
+    rf"|nobody|no way|hardly|{_MISTAKE})\b|\w+n['’]t\b",
     re.IGNORECASE,
 )
 _REFUSED = re.compile(rf"[^0-9$]*?(?:{_NEGATION}|\b(?:wrong|incorrect|false)\b)[^0-9$]*[0-9$]", re.IGNORECASE)
@@ -35,7 +36,9 @@ _BAD = (
     r"|not\s+(?:right|correct|true|valid|it|the\b[^.!?\n]{0,20}answer))"
 )
 _TAKEN_BACK = re.compile(
-    rf"\A[\s$}}*).,_`'\"]*+(?:\\?[)\]]\s*+|\\text\s?\{{\s*+)?(?:is|was|are|would be|seems)?\s*+(?:clearly |obviously )?"
+    r"\A[\s$}*).,_`'\"]*+(?:\\?[)\]]\s*+)?"
+    r"(?:(?:\\{0,2}%|[A-Za-z]{1,12})[\s$})\"]*+(?:</\w{1,20}>\s*+)?(?=is\b|was\b|\\))?(?:\\{1,2}text\s?\{\s*+)?"
+    r"(?:is|was|are|would be|seems)?\s*+(?:clearly |obviously )?"
     rf"(?:{_BAD}|n['’]t\b|ruled out|rejected|excluded|impossible)"
     r"|\b(?:this|that|it|which|i|above|answer|result|value|box)\b(?:\s[A-Za-z]+){0,3}?"
     rf"(?:['’]s|['’]m|\s(?:is|was|am|were|seems|looks))(?:\s\w+){{0,2}}?\s{_BAD}"
@@ -51,9 +54,20 @@ _TAKEN_BACK = re.compile(
     r"|\bnope\b|\bactually,?\s+[$\\]*[0-9]|\bwould be (?:wrong|incorrect)",
     re.IGNORECASE,
 )
+_DOUBTED = re.compile(
+    r"\S\s*(?:[(\[,;—–]|\\{1,2}text\s?\{)\s*"
+    rf"(?:(?:this|that|it|which)\b(?:\s\w+){{0,3}}?\s{_BAD}|(?:is|was)\s{_BAD}|(?:wrong|incorrect|mistaken)\b)",
+    re.IGNORECASE,
+)
+"""A remark within an answer that takes it back: 7 (this is wrong)."""
+
+_DENIED_WORDS = re.compile(rf"\A\S{{1,60}}(?:\s\w{{1,12}})?\s(?:is|was)\s(?:clearly |obviously )?{_BAD}", re.IGNORECASE)
+"""A statement whose words deny it: 7 is not the answer."""
+
+_CLOSED_TAGS = re.compile(r"\A[\s$}*).,_`'\"%\\]*+(?:</\w{1,20}>\s*+)++")
 _JOINED = re.compile(r"[\s$,;.…&\\()\[\]]*(?:(?:and|or|\\?text\s?\{\s*(?:and|or)\s*\})[\s$\\()\[\]]*)?", re.IGNORECASE)
 _RUN = re.compile(
-    r"[0-9][ \t]+[0-9]+\Z|(?:[0-9]+(?!,[0-9]{3}(?![0-9]))(?:[\s,;]|…|\.\.\.|\\[lc]?dots)+){2,}[-+]?[0-9]+\Z"
+    r"[0-9][ \t]+[0-9]+\Z|(?:[-+−]?[0-9]+(?!,[0-9]{3}(?![0-9]))(?:[\s,;]|…|\.\.\.|\\[lc]?dots)+){2,}[-+−]?[0-9]+\Z"
 )
 _BOUND = re.compile(
     r"(?:\b(?:less|more|fewer|greater|larger|smaller|higher|lower) than|\bat (?:least|most)|\bup to|[<>≤≥]=?"
@@ -62,7 +76,14 @@ _BOUND = re.compile(
 )
 _TAG = re.compile(r"<[^<>\n]*>\s*\Z")
 _FRACTION = re.compile(r"\\[dtc]?frac\s*\Z")
-_EITHER = re.compile(r"[0-9]\s*(?:or|and/or)\s*\\?[$€£]?\s*[-−]?[0-9][0-9.,/]*\Z", re.IGNORECASE)
+_LAST = r"\s*\\?[$€£]?\s*[-−]?(?:\\{1,2}[dtc]?frac\s?\{?[-−]?[0-9]+\}?\s?\{?)?[0-9][0-9.,/^{]*\Z"
+_EITHER = re.compile(
+    rf"[0-9}}]\s*(?:\\{{0,2}}%|°|[A-Za-z]{{1,12}}\.?(?=\s))?\s*,?\s*(?:or|and/or|and)\b(?:\s*[A-Za-z]\s?=)?{_LAST}",
+    re.IGNORECASE,
+)
+_EQUATED = re.compile(rf"[\n:>(#\"$|]\s*(?P<left>[^\n:>(#\"|=]{{1,60}}?)\s*={_LAST}")
+"""A last number that the text says another one is: 19 = 9."""
+
 _NEAR = 200
 """Characters before an answer in which a denial is looked for."""
 
@@ -83,25 +104,25 @@ def claimed(text: str, way: str) -> str | None:
     if way == "number":
         return _number(text)
     content = WAYS[way](text)
-    if way in ("hash", "tagged") and content is not None:
-        marks = {"hash": "####", "tagged": "<answer>"}
-        start = text.rfind(marks[way])
-        return _unless_denied(text, FoundAnswer(content, start, _end(text, start, way)))
-    return content
+    if way not in ("hash", "tagged") or content is None:
+        return content
+    found = tagged_at(text) if way == "tagged" else _hashed_at(text, content)
+    return "" if _DENIED_WORDS.match(content) else _unless_denied(text, found)
 
 
 def _unless_denied(text: str, found: FoundAnswer | None) -> str | None:
     if found is None:
         return None
     before = text[max(0, found.start - _NEAR) : found.start]
-    denied = _DENIED.search(before) or _REFUSED.match(found.content[:_NEAR]) or _taken_back(text, found.end)
-    return "" if denied else found.content
+    content = found.content[:_NEAR]
+    denied = _DENIED.search(before) or _REFUSED.match(content) or _DOUBTED.search(content)
+    return "" if denied or _taken_back(text, found.end) else found.content
 
 
 def _taken_back(text: str, end: int) -> bool:
     """Say whether what follows takes an answer back: right after it, or at the very end."""
     rest = text[end:] if len(text) - end <= 2 * _AFTER else f"{text[end : end + _AFTER]}\n{text[-_AFTER:]}"
-    return _TAKEN_BACK.search(rest) is not None
+    return _TAKEN_BACK.search(_CLOSED_TAGS.sub(" ", rest)) is not None
 
 
 def _statement(text: str) -> str | None:
@@ -114,7 +135,8 @@ def _statement(text: str) -> str | None:
     content = found.content
     but = _BUT.fullmatch(content)
     content = but["rest"] if but else _CONTRAST.split(content, maxsplit=1)[0] or content
-    return "" if _REFUSED.match(content[:_NEAR]) or _TAKEN_BACK.search(content) else content
+    denied = _REFUSED.match(content[:_NEAR]) or _DENIED_WORDS.match(content) or _DOUBTED.search(content[:_NEAR])
+    return "" if denied or _TAKEN_BACK.search(content, 1) else content
 
 
 def _number(text: str) -> str | None:
@@ -125,12 +147,20 @@ def _number(text: str) -> str | None:
     near = text[max(0, end - _NEAR) : end]
     head = _FRACTION.sub("", _TAG.sub("", near.rstrip("0123456789.,/ -+−%$€£\\{}^")))
     denied = _DENIED.search(head + " ") or _BOUND.search(head + " ") or _EITHER.search(near) or _RUN.search(near)
-    return "" if denied or _taken_back(text, end) else content
+    return "" if denied or _equated(text, end, content) or _taken_back(text, end) else content
 
 
-def _end(text: str, start: int, way: str) -> int:
-    closing = text.find("\n" if way == "hash" else "</answer>", start + 4)
-    return len(text) if closing < 0 else closing + (1 if way == "hash" else len("</answer>"))
+def _equated(text: str, end: int, content: str) -> bool:
+    """Return whether the number that ends there is equated with another one."""
+    found = _EQUATED.search("\n" * (end <= _NEAR) + text[max(0, end - _NEAR) : end])
+    left, right = read_number(found["left"]) if found else None, read_number(content)
+    return left is not None and right is not None and left.value != right.value and left.share != right.share
+
+
+def _hashed_at(text: str, content: str) -> FoundAnswer:
+    start = text.rfind("####")
+    closing = text.find("\n", start)
+    return FoundAnswer(content, start, len(text) if closing < 0 else closing + 1)
 
 
 def _with_neighbours(text: str, last: FoundAnswer) -> FoundAnswer:

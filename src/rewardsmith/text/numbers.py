@@ -7,8 +7,10 @@ number: model output must not decide how much there is to compute.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import NamedTuple
 
 MAX_CHARS = 1_000
 """Characters of the longest number that is read."""
@@ -32,6 +34,7 @@ _NUMBER = re.compile(
     r"(?P<raised>\s?(?:\^|\*\*)\s?\{?[-−]?[0-9]{1,6}\}?)?"
     r"(?P<percent>\s?\\?%)?(?![0-9]|[eE][-+]?[0-9]|\.[0-9])"
 )
+_CURRENCY = re.compile(r"\\?[$€£]\s?")
 _SEPARATORS = re.compile(r",|\{,\}|\\,")
 _CANONICAL = re.compile(r"(-?)(?:([0-9]+) )?([0-9]+(?:\.[0-9]+)?(?:e-?[0-9]+)?)(?:/([0-9]+))?(%?)")
 
@@ -48,6 +51,14 @@ class Number:
     def share(self) -> Fraction:
         """The value with the percent sign carried out: 50% is 1/2."""
         return self.value / 100 if self.percent else self.value
+
+
+class FoundNumber(NamedTuple):
+    """A number in a text, and where it stands without a currency sign before it."""
+
+    number: Number
+    start: int
+    end: int
 
 
 def close(right: Fraction, answer: Fraction, precision: int) -> bool:
@@ -104,6 +115,16 @@ def read_number(text: str) -> Number | None:
         return None
     value = Fraction(top) / int(bottom or 1) + int(units or 0)
     return Number(-value if sign else value, bool(percent), "." in top or "e" in top)
+
+
+def find_numbers(text: str) -> Iterator[FoundNumber]:
+    """Yield the numbers of a text in order, in the forms that `last_number` understands; powers are passed over."""
+    for match in _NUMBER.finditer(text):
+        form = _canonical(match)
+        number = read_number(form) if form else None
+        if number is not None:
+            currency = _CURRENCY.match(match[0])
+            yield FoundNumber(number, match.start() + (currency.end() if currency else 0), match.end())
 
 
 def _canonical(match: re.Match[str]) -> str | None:

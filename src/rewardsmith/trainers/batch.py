@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
@@ -12,11 +12,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rewardsmith.algorithms.advantages import Stream
-from rewardsmith.algorithms.tensors import last_token
+from rewardsmith.algorithms.implicit_rewards import values_before
+from rewardsmith.algorithms.policy_losses import overlong_penalty
+from rewardsmith.algorithms.tensors import last_token, token_counts
 from rewardsmith.engines.protocol import Row
 from rewardsmith.errors import UserError
 from rewardsmith.rewards.base import Part
 from rewardsmith.types import Prompt, Score, ScoredGroup
+
+if TYPE_CHECKING:
+    from rewardsmith.trainers.stages import OverlongSettings
 
 
 @dataclass(frozen=True)
@@ -30,6 +35,39 @@ class Batch:
     sampler_BT: Tensor  # float32, the log-probabilities with which the tokens were sampled
     versions_B: Tensor  # int64, the policy version that wrote each
     streams: Sequence[Stream]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The advantages of a batch, and what they were computed from besides the rewards."""
+
+    advantages_BT: Tensor
+    values_BT: Tensor | None = None  # of a critic
+    kl_BT: Tensor | None = None  # the penalty in the reward, before its coefficient
+
+    def columns(self, mask_BT: Tensor) -> dict[str, Sequence[float | NDArray[np.float32] | None]]:
+        """Return the fields of `GroupRecord`, with a value for each rollout that takes part, and None for others."""
+        found: dict[str, Sequence[float | NDArray[np.float32] | None]] = {
+            "advantages": row_means(self.advantages_BT, mask_BT),
+            "token_advantages": [
+                None if row is None or (row == row[0]).all() else row for row in rows_of(self.advantages_BT, mask_BT)
+            ],
+        }
+        inputs = {"token_values": self.values_BT, "token_kl": self.kl_BT}
+        return found | {name: rows_of(one_BT, mask_BT) for name, one_BT in inputs.items() if one_BT is not None}
+
+
+def row_means(values_BT: Tensor, mask_BT: Tensor) -> list[float | None]:
+    """Return the mean of each row under the mask; None for a row that has nothing there."""
+    counts_B = mask_BT.sum(-1)
+    means_B = (values_BT * mask_BT).sum(-1) / counts_B.clamp(min=1)
+    return [value if count else None for value, count in zip(means_B.tolist(), counts_B.tolist(), strict=True)]
+
+
+def rows_of(values_BT: Tensor, mask_BT: Tensor) -> list[NDArray[np.float32] | None]:
+    """Return the values of each row under the mask; None for a row that has nothing there."""
+    rows = zip(values_BT.float().cpu().numpy(), mask_BT.cpu().numpy(), strict=True)
+    return [row[counts].copy() if counts.any() else None for row, counts in rows]
 
 
 def collate(
@@ -106,6 +144,43 @@ def _stream(name: str, scores: Sequence[Score | None], tokens_BT: Tensor, part: 
         rewards_BT[i, :length] = torch.from_numpy(score.token_values.copy())
         support_BT[i, :length] = True if score.token_support is None else torch.from_numpy(score.token_support.copy())
     return Stream(name, rewards_BT, support_BT & mask_BT, mask_BT, part.weight, part.discount)
+
+
+# ---- what else enters the advantage ---------------------------------------------------------------------------------
+
+
+def overlong_penalties(mask_BT: Tensor, overlong: OverlongSettings | None, max_tokens: int) -> Tensor | None:
+    """Return what overlong answers lose, [B]; None where the recipe has no such penalty."""
+    if overlong is None:
+        return None
+    limit = overlong.limit or max_tokens
+    return overlong_penalty(token_counts(mask_BT), limit=limit, buffer=overlong.buffer, factor=overlong.factor)
+
+
+def overlong_stream(penalty_B: Tensor, mask_BT: Tensor, discount: float | None) -> Stream:
+    """Return the penalty as a reward on the last token of each answer."""
+    return Stream("overlong", torch.where(last_token(mask_BT), penalty_B[:, None], 0), discount=discount)
+
+
+def kl_stream(penalty_BT: Tensor, coefficient: float, discount: float | None) -> Stream:
+    """Return the distance from the reference as a reward of each token."""
+    return Stream("kl", penalty_BT, weight=coefficient, discount=discount)
+
+
+def weigh_by_trust(streams: Sequence[Stream], trusts: Mapping[str, float]) -> list[Stream]:
+    """Return the streams, those of implicit rewards weighted by their trust; none of weight 0."""
+    weighted = [replace(s, weight=s.weight * trusts.get(s.name, 1.0)) for s in streams]
+    counting = [stream for stream in weighted if stream.weight or stream.name not in trusts]
+    return counting or weighted  # where there is no other reward, nothing is to be gained from this step
+
+
+def process_values(streams: Sequence[Stream], names: Collection[str], mask_BT: Tensor) -> tuple[list[Stream], Tensor]:
+    """Return the other streams, and the sum of the implicit rewards before each token as their baseline [B, T]."""
+    values_BT = torch.zeros(mask_BT.shape, device=mask_BT.device)
+    for stream in streams:
+        if stream.name in names:
+            values_BT += stream.weight * values_before(stream.rewards_BT, mask_BT)
+    return [stream for stream in streams if stream.name not in names], values_BT
 
 
 def _to_device(stream: Stream, device: torch.device) -> Stream:

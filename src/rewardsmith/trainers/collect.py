@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from rewardsmith.engines.protocol import Engine, Sampling
@@ -180,11 +181,18 @@ class StepRollouts:
         self.rejected += [(scored, reason) for scored in dropped]
         self.counts[reason], self.counts["kept"] = len(dropped), len(self.kept)
 
-    def records(self, step: int, advantages: Sequence[float | None] = ()) -> list[GroupRecord]:
-        """Return the lines of the rollouts file; `advantages` are those of all rollouts of the kept groups, or none."""
-        left = iter(advantages)
-        groups = [(scored, "") for scored in self.kept] + self.rejected
-        return [GroupRecord(step, "train", why, one, [next(left, None) for _ in one.scores]) for one, why in groups]
+    def records(self, step: int, columns: Mapping[str, Sequence[Any]] = MappingProxyType({})) -> list[GroupRecord]:
+        """Return the lines of the rollouts file.
+
+        The `columns` are fields of `GroupRecord`, each with a value for every rollout of the kept groups, or none.
+        """
+        left = {name: iter(values) for name, values in columns.items()}
+        records = []
+        for one, why in [(scored, "") for scored in self.kept] + self.rejected:
+            values = {name: [next(each, None) for _ in one.scores] for name, each in left.items()}
+            known = {name: column for name, column in values.items() if any(x is not None for x in column)}
+            records.append(GroupRecord(step, "train", why, one, **{"advantages": [None] * len(one.scores)} | known))
+        return records
 
 
 @dataclass

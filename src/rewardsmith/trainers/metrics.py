@@ -147,13 +147,6 @@ def stream_metrics(streams: Sequence[Stream], mask_BT: Tensor) -> dict[str, floa
     return metrics
 
 
-def row_means(values_BT: Tensor, mask_BT: Tensor) -> list[float | None]:
-    """Return the mean of each row under the mask; None for a row that has nothing there."""
-    counts_B = mask_BT.sum(-1)
-    means_B = (values_BT * mask_BT).sum(-1) / counts_B.clamp(min=1)
-    return [value if count else None for value, count in zip(means_B.tolist(), counts_B.tolist(), strict=True)]
-
-
 class Clock:
     """Time spent on the parts of a step, and the memory that each of them needed."""
 

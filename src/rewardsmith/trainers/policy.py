@@ -15,17 +15,16 @@ import torch
 from torch import Tensor
 
 from rewardsmith.algorithms.advantages import Stream, estimate_advantages, values_from
-from rewardsmith.algorithms.policy_losses import importance_weights, kl_reward, overlong_penalty
-from rewardsmith.algorithms.tensors import last_token, token_counts
+from rewardsmith.algorithms.policy_losses import importance_weights, kl_reward
 from rewardsmith.engines.protocol import Engine
 from rewardsmith.errors import UserError
 from rewardsmith.learning import OptimizerSettings
 from rewardsmith.rewards.base import parts_of
 from rewardsmith.rewards.component import Component
 from rewardsmith.rewards.tree import latencies, learn, learns, walk
-from rewardsmith.trainers.batch import Batch, collate
+from rewardsmith.trainers.batch import Batch, Estimate, collate, kl_stream, overlong_penalties, overlong_stream
 from rewardsmith.trainers.collect import Collector, StepRollouts, generate_and_score
-from rewardsmith.trainers.evaluate.evaluate_policy import correct_threshold_of, require_free, validate
+from rewardsmith.trainers.evaluate.evaluate_policy import correct_threshold_of
 from rewardsmith.trainers.metrics import (
     Clock,
     FirstFailures,
@@ -35,26 +34,18 @@ from rewardsmith.trainers.metrics import (
     latency_metrics,
     learned_metrics,
     overlong_metrics,
-    row_means,
     stream_metrics,
     warn_of_rate,
     why_nothing,
 )
 from rewardsmith.trainers.objective import CriticObjective, PolicyObjective, advantage_estimator, explained_variance
+from rewardsmith.trainers.policy_validation import PolicyValidation
 from rewardsmith.trainers.process.process_rewards import ProcessRewards
 from rewardsmith.trainers.reference import Reference
+from rewardsmith.trainers.reward_watch import RewardWatch
 from rewardsmith.trainers.rollouts_ahead import RolloutsAhead
 from rewardsmith.trainers.stages import PolicyStage
-from rewardsmith.trainers.trainer import (
-    Context,
-    GroupRecord,
-    Trainer,
-    Update,
-    counting,
-    derive,
-    held_out,
-    reporting,
-)
+from rewardsmith.trainers.trainer import Context, Trainer, Update, counting, derive, reporting
 
 
 class PolicyTrainer(Trainer):
@@ -101,19 +92,23 @@ class PolicyTrainer(Trainer):
             self.learners[stage.critic.model] = self._critic
             self._critic.learn_with(stage.critic.optimizer)
         self.learners |= self._process.learners
-        validation = stage.validation
-        self._validation_reward = context.reward(validation.reward) if validation and validation.reward else self.reward
-        self._reasoning_check = None
-        if validation and validation.reasoning_check:
-            self._reasoning_check = context.reward(validation.reasoning_check)
-            require_free(self._validation_reward)
-        self.best_by = f"validation/mean@{validation.rollouts_per_prompt}" if validation else ""
+        self._validation: PolicyValidation | None = None
+        if stage.validation is not None:
+            self._validation = PolicyValidation(stage, stage.validation, context, self._policy, self.reward)
+        self.best_by = self._validation.best_by if self._validation else ""
+        self._watch = RewardWatch(stage, context, self.reward, self._policy) if stage.audit else None
 
     async def begin(self) -> Update:
-        """Measure the policy before it learns."""
+        """Audit the reward, and measure the policy before it learns."""
+        if self._watch is not None:
+            await self._watch.gate()
         self._make_references(resumed=False)
-        validation = self._stage.validation
-        return Update(0, await self._validate(0) if validation and validation.due(0, self.steps) else {})
+        return Update(0, await self._validate(0))
+
+    async def begin_again(self) -> None:
+        """Audit the reward if it is another one than at the checkpoint."""
+        if self._watch is not None:
+            await self._watch.gate_again()
 
     def _make_references(self, *, resumed: bool) -> None:
         if self._reference is not None:
@@ -141,34 +136,37 @@ class PolicyTrainer(Trainer):
         parts = parts_of(self.reward)
         metrics |= group_metrics(rollouts, self._correct_threshold, parts)
         # 4. Collate, estimate the advantages, update critic and policy.
-        advantages: list[float | None] = []
+        columns: dict[str, Any] = {}
         problem = f"fewer than {self._stage.select.min_groups} groups passed the selection ({rollouts.fates})"
         if enough:
             combine = self._combine["combine"]
             batch = collate(rollouts.kept, self._policy.encode, parts, combine, self._policy.device)
             async with self._learning_on_device():
-                advantages_BT, learned = await self._run(self._learn, batch, baselines_G, number)
+                estimate, learned = await self._run(self._learn, batch, baselines_G, number)
             metrics |= learned
             clock.lap("learn")
             idle = not learned["groups/kept"] and number > self._warmup
             problem = why_nothing(rollouts.kept, self._stage, self._correct_threshold) if idle else ""
-            advantages = row_means(advantages_BT, batch.mask_BT)
+            columns = estimate.columns(batch.mask_BT)
         self._nothing.add(number, problem)
         # 5. Write the rollouts.
-        self._context.keep(rollouts.records(number, advantages))
+        self._context.keep(rollouts.records(number, columns))
         # 6. Update rewards that learn, and validate. The weights have changed: errors from here on end the run after
         #    this step is saved.
-        halt = None
+        halt: Exception | None = None
         try:
             if self._rollouts is not None:
                 await self._rollouts.finish_writing(self._pause_outage)
-                if learns(self.reward):  # later rollouts are scored by the reward as it is
+                may_lower = self._watch is not None and self._watch.may_lower(number)
+                if learns(self.reward) or may_lower:  # later rollouts are scored by the reward as it is
                     await self._rollouts.finish_scoring()
                 clock.lap("wait")
+            halt = await self._look(number, rollouts, metrics, clock)
             metrics |= await learn(self.reward, rollouts.sampled)
             clock.lap("update_reward")
-            if self._stage.validation and self._stage.validation.due(number, self.steps):
-                metrics |= await self._validate(number)
+            validated = await self._validate(number)
+            if validated:
+                metrics |= validated
                 clock.lap("validate")
         except Exception as error:  # noqa: BLE001 whatever it is, it is raised once the step is saved
             halt = error
@@ -181,8 +179,8 @@ class PolicyTrainer(Trainer):
         """Do work that takes long; where rollouts are collected meanwhile, in a thread of its own."""
         return work(*arguments) if self._rollouts is None else await asyncio.to_thread(work, *arguments)
 
-    def _learn(self, batch: Batch, baselines_G: Tensor | None, number: int) -> tuple[Tensor, dict[str, float]]:
-        """Return the advantages [B, T] of a batch, and the metrics of the updates that they lead to."""
+    def _learn(self, batch: Batch, baselines_G: Tensor | None, number: int) -> tuple[Estimate, dict[str, float]]:
+        """Return the advantages of a batch, and the metrics of the updates that they lead to."""
         stage, critic, mask_BT = self._stage, self._critic, batch.mask_BT
         # 4.1 Log-probabilities of the old policy and of the reference, and values.
         self._context.progress("log-probabilities", 0, 0)
@@ -194,8 +192,8 @@ class PolicyTrainer(Trainer):
         if critic is not None:
             values_BT = critic.values(batch.rows).to(mask_BT.device)
         # 4.2 Rewards to advantages.
-        penalty_B = self._overlong_penalty(batch)
-        streams = self._streams(batch, penalty_B, old_BT, reference_BT)
+        penalty_B = overlong_penalties(mask_BT, stage.overlong, stage.sampling.max_tokens)
+        streams, kl_penalty_BT = self._streams(batch, penalty_B, old_BT, reference_BT)
         if self._process.parts:
             streams = self._process.trusted(streams)
         if self._values_from == "process":
@@ -209,6 +207,7 @@ class PolicyTrainer(Trainer):
             raise UserError(
                 f"{stage.name}: the rewards do not go with the advantage {stage.advantage.name}: {error}"
             ) from None
+        found = Estimate(advantages_BT, None if critic is None else values_BT, kl_penalty_BT)
         metrics = batch_metrics(batch, advantages_BT, old_BT, reference_BT) | stream_metrics(batch.streams, mask_BT)
         metrics |= {} if penalty_B is None else overlong_metrics(penalty_B, mask_BT)
         if stage.ahead or stage.select.staleness:
@@ -221,7 +220,7 @@ class PolicyTrainer(Trainer):
             learned["explained_variance"] = explained_variance(values_BT[mask_BT], returns_BT[mask_BT])
             metrics |= {f"critic/{name}": number_ for name, number_ in learned.items()}
         if number <= self._warmup:  # the other models learn alone
-            return advantages_BT, metrics | learned_metrics(batch, mask_BT & (advantages_BT != 0), mask_BT)
+            return found, metrics | learned_metrics(batch, mask_BT & (advantages_BT != 0), mask_BT)
         # 4.4 Update the policy.
         cut_BT = batch.truncated_B[:, None] & (stage.select.truncated == "mask")
         importance_BT = None
@@ -231,7 +230,7 @@ class PolicyTrainer(Trainer):
         objective = PolicyObjective(stage, mask_BT & ~cut_BT, advantages_BT, old_BT, kl_BT, importance_BT)
         metrics |= learned_metrics(batch, objective.advantaged_BT, objective.learned_BT)
         learned = self._optimize(self._policy, objective, batch, stage.optimizer, number, self._warmup)
-        return advantages_BT, metrics | {f"policy/{name}": number_ for name, number_ in learned.items()}
+        return found, metrics | {f"policy/{name}": number_ for name, number_ in learned.items()}
 
     def _optimize(
         self,
@@ -300,27 +299,19 @@ class PolicyTrainer(Trainer):
             return learner_BT
         return torch.where(stale_B[:, None], batch.sampler_BT, learner_BT)
 
-    def _overlong_penalty(self, batch: Batch) -> Tensor | None:
-        """Return what overlong answers lose, [B]; None where the recipe has no such penalty."""
-        overlong, lengths_B = self._stage.overlong, token_counts(batch.mask_BT)
-        if overlong is None:
-            return None
-        limit = overlong.limit or self._stage.sampling.max_tokens
-        return overlong_penalty(lengths_B, limit=limit, buffer=overlong.buffer, factor=overlong.factor)
-
     def _streams(
         self, batch: Batch, penalty_B: Tensor | None, old_BT: Tensor | None, reference_BT: Tensor | None
-    ) -> list[Stream]:
-        """Return the rewards, and the penalties of the recipe: overlong answers, distance from the reference."""
+    ) -> tuple[list[Stream], Tensor | None]:
+        """Return the rewards and the penalties: overlong answers, distance from the reference; and the latter alone."""
         streams, (coefficient, estimator) = list(batch.streams), self._stage.kl.in_reward
+        penalty_BT = None
         if penalty_B is not None:
-            penalty_BT = torch.where(last_token(batch.mask_BT), penalty_B[:, None], 0)
-            streams.append(Stream("overlong", penalty_BT, discount=streams[0].discount))
+            streams.append(overlong_stream(penalty_B, batch.mask_BT, streams[0].discount))
         if reference_BT is not None and coefficient:
             assert old_BT is not None
             penalty_BT = kl_reward(old_BT, reference_BT, batch.mask_BT, estimator=estimator)
-            streams.append(Stream("kl", penalty_BT, weight=coefficient, discount=streams[0].discount))
-        return streams
+            streams.append(kl_stream(penalty_BT, coefficient, streams[0].discount))
+        return streams, penalty_BT
 
     async def _greedy_rewards(self, rollouts: StepRollouts, clock: Clock) -> Tensor | None:
         """Return the reward of the greedy answer to each prompt, [G], for estimators whose baseline it is.
@@ -346,35 +337,24 @@ class PolicyTrainer(Trainer):
         clock.lap("baseline")
         return torch.tensor([reward for reward in rewards if reward is not None], device=self._policy.device)
 
-    # ---- validation and state --------------------------------------------------------------------------------------
+    # ---- validation, watch and state -------------------------------------------------------------------------------
 
     async def _validate(self, number: int) -> dict[str, float]:
-        validation = self._stage.validation
-        assert validation is not None
-        metrics, scored = await validate(
-            self._policy,
-            self._validation_reward,
-            held_out(self._context.source(validation.data).prompts, validation.prompts, validation.data),
-            validation.sampling or self._stage.sampling,
-            n=validation.rollouts_per_prompt,
-            seed=self._seed,
-            version=number,
-            correct_threshold=self._stage.correct_threshold,
-            reasoning_check=self._reasoning_check,
-            reasoning_threshold=validation.reasoning_threshold,
-            pause=partial(self._pause_validation, number),
-            on_device=self._on_device,
-            report=reporting("validation", self._context.progress),
-        )
-        none = [None] * validation.rollouts_per_prompt
-        self._context.keep([GroupRecord(number, "validation", "", group, none) for group in scored])
-        return {f"validation/{name}": value for name, value in metrics.items()}
+        """Measure the policy on held-out prompts, if it is time to."""
+        if self._validation is None or not self._validation.due(number, self.steps):
+            return {}
+        return await self._validation.run(number, self._seed, self._pause_outage)
 
-    def _pause_validation(self, number: int) -> None:
-        """Let a validation end, once a step has changed the weights, unless it waits for a service that is gone."""
-        if number == 0:
-            self._context.pause()
-        self._pause_outage(self._validation_reward, *filter(None, [self._reasoning_check]))
+    async def _look(
+        self, number: int, rollouts: StepRollouts, metrics: dict[str, float], clock: Clock
+    ) -> Exception | None:
+        """Compare reward and reference on fresh answers, if it is time to; return why the run must stop, if it must."""
+        if self._watch is None or not self._watch.due(number):
+            return None
+        looked, halt = await self._watch.look(number, rollouts.sampled, self._pause_outage)
+        metrics |= looked
+        clock.lap("watch")
+        return halt
 
     def _pause_outage(self, *rewards: Component) -> None:
         """Let the user stop while a reward waits for a service that is gone."""
@@ -386,6 +366,7 @@ class PolicyTrainer(Trainer):
         return (self._rollouts or self._collector).state() | {
             "process": self._process.state(),
             "nothing": self._nothing.count,
+            "watch": self._watch and self._watch.state(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -393,6 +374,8 @@ class PolicyTrainer(Trainer):
         (self._rollouts or self._collector).restore(state)
         self._process.restore(state["process"])
         self._nothing.count = int(state["nothing"])
+        if self._watch is not None and state.get("watch"):
+            self._watch.restore(state["watch"])
         self._make_references(resumed=True)
 
     async def close(self) -> None:

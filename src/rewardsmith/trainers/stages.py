@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
+from rewardsmith.auditing.audit_settings import StageAudit
 from rewardsmith.config import DEFAULT, Choice, Chosen, Settings
 from rewardsmith.data.source import Reads
 from rewardsmith.learning import OptimizerSettings
 from rewardsmith.rewards.failures import policies
 from rewardsmith.text.judge_prompts import Keep
+from rewardsmith.trainers.evaluate.audit_reward import AuditReward
 from rewardsmith.trainers.evaluate.evaluate_policy import EvaluateStage
 from rewardsmith.trainers.evaluate.evaluate_reward import EvaluateReward
 from rewardsmith.trainers.generate_answers import GenerateStage
@@ -327,6 +329,7 @@ class PolicyStage(RolloutStage):
     )
     optimizer: PolicyOptimizer = Field(default=PolicyOptimizer(), description="AdamW and its schedule")
     validation: ValidationSettings | None = Field(default=None, description="measure on other prompts, now and then")
+    audit: StageAudit | None = Field(default=None, description="what the reward must withstand, and who watches it")
 
     @property
     def correction(self) -> ImportanceSettings | None:
@@ -392,5 +395,6 @@ STAGES: dict[str, type[Settings]] = {
     "policy": PolicyStage,
     "evaluate": EvaluateStage,
     "evaluate_reward": EvaluateReward,
+    "audit": AuditReward,
     "generate": GenerateStage,
 }

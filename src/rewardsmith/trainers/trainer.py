@@ -9,11 +9,14 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Protocol, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import BeforeValidator
 
-from rewardsmith.checks import require, require_count, require_text
+from rewardsmith.checks import require, require_count, require_text, vector
 from rewardsmith.errors import UserError
 from rewardsmith.jobs import Job, JobContext, Result
+from rewardsmith.records import to_json
 from rewardsmith.rewards.component import Component
 from rewardsmith.types import ScoredGroup
 
@@ -32,7 +35,11 @@ class Update:
     halt: Exception | None = None  # why the run must end after this step; it is saved first
 
 
-@dataclass(frozen=True)
+TokenColumn = Sequence[NDArray[np.float32] | None]
+"""A number for each token of each rollout; None for a rollout that has none."""
+
+
+@dataclass(frozen=True, eq=False)
 class GroupRecord:
     """One line of the rollouts file."""
 
@@ -41,12 +48,35 @@ class GroupRecord:
     dropped: str  # why the group was not learned from; "" when it was, or was not meant to be
     scored: ScoredGroup
     advantages: Sequence[float | None]  # mean of each rollout; None where it had none
+    # The advantage of each token of each rollout, None where all tokens have the mean; empty where that holds for all.
+    token_advantages: TokenColumn = ()
+    token_values: TokenColumn = ()  # what the critic predicted before each token; empty where there is no critic
+    token_kl: TokenColumn = ()  # the KL penalty in the reward, before its coefficient; empty where there is none
 
     def __post_init__(self) -> None:
         require_count("GroupRecord.step", self.step, minimum=0)
         require_text("GroupRecord.kind", self.kind)
         require_text("GroupRecord.dropped", self.dropped)
         require("GroupRecord.advantages", self.advantages, Sequence)
+        for name in ("token_advantages", "token_values", "token_kl"):
+            object.__setattr__(self, name, self._column(name))
+
+    def __eq__(self, other: object) -> bool:
+        return to_json(self) == to_json(other) if isinstance(other, GroupRecord) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def _column(self, name: str) -> TokenColumn:
+        """Return a field with numbers of tokens as arrays; a ValueError if they are not those of the rollouts."""
+        field_name, column, rollouts = f"GroupRecord.{name}", getattr(self, name), self.scored.group.rollouts
+        require(field_name, column, Sequence)
+        if len(column) not in (0, len(rollouts)):
+            raise ValueError(f"GroupRecord has {len(column)} {name} for {len(rollouts)} rollouts: one each")
+        found = [None if one is None else vector(f"{field_name}[{i}]", one, np.float32) for i, one in enumerate(column)]
+        for i, (values, rollout) in enumerate(zip(found, rollouts, strict=False)):
+            if values is not None and len(values) != len(rollout.tokens):
+                raise ValueError(f"{field_name}[{i}] has {len(values)} numbers for {len(rollout.tokens)} tokens")
+        return tuple(found)
 
 
 Report = Callable[..., None]
@@ -94,6 +124,10 @@ class Context(JobContext, Protocol):
         """Write what a job returned: its tables are shown in the report."""
         ...
 
+    def keep_audit(self, kind: Literal["audits", "watch"], content: dict[str, Any]) -> None:
+        """Write what the stage's audit or watch has found to `audit.json`."""
+        ...
+
 
 class Trainer(Protocol):
     """One stage at work."""
@@ -106,6 +140,9 @@ class Trainer(Protocol):
     async def begin(self) -> Update:
         """Do what comes before the first step, such as a validation."""
         return Update(0)
+
+    async def begin_again(self) -> None:
+        """Do what comes before the next step of a run that was restored from a checkpoint."""
 
     async def step(self, number: int) -> Update:
         """Take step `number`, counted from 1."""
@@ -135,6 +172,8 @@ class JobStage(Trainer):
         self._context.keep_result(result)
         for note in result.notes:
             self._context.log(note)
+        if result.problem:
+            raise UserError(result.problem)
         if result.failed >= 1:
             raise UserError(". ".join(["no item has a result", *result.notes[:1]]))
         return Update(number, {f"validation/{name}": value for name, value in result.metrics.items()})

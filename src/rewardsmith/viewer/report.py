@@ -21,7 +21,15 @@ from rewardsmith.viewer.report_examples import read_examples
 from rewardsmith.viewer.run_overview import read_overview
 
 STYLES = ("uplot/uPlot.min.css", "page.css")
-COMPONENTS = ("uplot/uPlot.iife.min.js", "elements.js", "charts.js", "tokens.js", "groups.js", "overview.js")
+COMPONENTS = (
+    "uplot/uPlot.iife.min.js",
+    "elements.js",
+    "charts.js",
+    "tokens.js",
+    "groups.js",
+    "trust.js",
+    "overview.js",
+)
 """The scripts that every page has, in the order in which they run."""
 
 

@@ -10,9 +10,11 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rewardsmith.trainers.trainer import GroupRecord
 from rewardsmith.types import NOT_COMPUTED, Prompt, Rollout, Score
@@ -34,6 +36,7 @@ class Limits:
 IN_REPORT = Limits()
 IN_VIEWER = Limits(text=60_000, feedback=30_000, rollouts=64, messages=200, parts=100, tokens=8_000, coloured=8)
 
+MAX_FILE = 16_000_000  # bytes of a JSON file
 
 UNREADABLE = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
 """What reading JSON values raises where a file was damaged."""
@@ -46,6 +49,30 @@ def parse_line(line: bytes) -> dict[str, Any]:
     except UNREADABLE:
         return {}
     return record if isinstance(record, dict) else {}
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the JSON object of a file; an empty one where there is none, it is damaged, or longer than `MAX_FILE`."""
+    try:
+        if not path.is_file():  # a pipe would never end
+            return {}
+        with path.open("rb") as file:
+            content = file.read(MAX_FILE + 1)
+    except OSError:
+        return {}
+    return parse_line(content) if len(content) <= MAX_FILE else {}
+
+
+def short_text(value: object, limit: int | None = None) -> str:
+    """Return a text up to its limit; a `TypeError` for what is none."""
+    if not isinstance(value, str):
+        raise TypeError(f"{type(value).__name__} instead of a text")
+    return value[:limit]
+
+
+def cut(text: str, limit: int) -> dict[str, Any]:
+    """Return the beginning of a text, and how many characters were cut off."""
+    return {"text": text[:limit], "cut": max(0, len(text) - limit)}
 
 
 def number(value: object) -> float | int | None:
@@ -66,7 +93,8 @@ def group_view(record: GroupRecord, limits: Limits) -> dict[str, Any]:
     group = record.scored.group
     advantages = [number(value) for value in record.advantages]
     advantages += [None] * (len(group.rollouts) - len(advantages))
-    rows = list(zip(group.rollouts, record.scored.scores, advantages, strict=False))
+    tokens = record.token_advantages or [None] * len(group.rollouts)
+    rows = list(zip(group.rollouts, record.scored.scores, advantages, tokens, strict=False))
     rollouts = [_rollout(*row, limits) for row in rows[: limits.rollouts]]
     return {
         "step": record.step,
@@ -86,32 +114,34 @@ def _prompt(prompt: Prompt, limits: Limits) -> dict[str, Any]:
     return {
         "id": prompt.id[:200],
         "source": prompt.source[:200],
-        "messages": [{"role": message.role[:40], **_cut(message.content, limits.text)} for message in messages],
+        "messages": [{"role": message.role[:40], **cut(message.content, limits.text)} for message in messages],
         "earlier": len(prompt.messages) - len(messages),
-        "answer": None if prompt.answer is None else _cut(answer, limits.feedback),
-        "info": _cut(info, limits.feedback) if info else None,
+        "answer": None if prompt.answer is None else cut(answer, limits.feedback),
+        "info": cut(info, limits.feedback) if info else None,
     }
 
 
-def _rollout(rollout: Rollout, score: Score, advantage: float | None, limits: Limits) -> dict[str, Any]:
+def _rollout(
+    rollout: Rollout, score: Score, advantage: float | None, tokens: NDArray[np.float32] | None, limits: Limits
+) -> dict[str, Any]:
     parts = islice(score.named_parts(), limits.parts)
     return {
-        **_cut(rollout.text, limits.text),
+        **cut(rollout.text, limits.text),
         **_verdict(score, limits),
         "parts": [{"name": name[:100], **_verdict(part, limits)} for name, part in parts],
         "advantage": advantage,
         "stop": rollout.stop_reason,
         "tokens": len(rollout.tokens),
-        "rewards": token_rewards(rollout, score, limits),
+        "rewards": token_rewards(rollout, score, limits, tokens),
     }
 
 
 def _verdict(score: Score, limits: Limits) -> dict[str, Any]:
     """Return a value or why there is none, and the feedback; `called` is False where the reward was not called."""
     failed = score.failure
-    failure = failed and {"kind": failed.kind, "attempts": failed.attempts, **_cut(failed.detail, limits.feedback)}
+    failure = failed and {"kind": failed.kind, "attempts": failed.attempts, **cut(failed.detail, limits.feedback)}
     called = failed is None or failed.kind not in NOT_COMPUTED
-    feedback = _cut(score.feedback, limits.feedback) if score.feedback else None
+    feedback = cut(score.feedback, limits.feedback) if score.feedback else None
     return {
         "value": number(score.value),
         "failure": failure,
@@ -121,18 +151,16 @@ def _verdict(score: Score, limits: Limits) -> dict[str, Any]:
     }
 
 
-def _cut(text: str, limit: int) -> dict[str, Any]:
-    return {"text": text[:limit], "cut": max(0, len(text) - limit)}
-
-
 # ---- rewards of tokens ----------------------------------------------------------------------------------------------
 
 
-def token_rewards(rollout: Rollout, score: Score, limits: Limits) -> dict[str, Any] | None:
+def token_rewards(
+    rollout: Rollout, score: Score, limits: Limits, advantages: NDArray[np.float32] | None = None
+) -> dict[str, Any] | None:
     """Return the `sizes` in characters of the tokens in the text that is shown, and their rewards; None without.
 
     Each of `parts` has its `name`, the `sum` of all its rewards and the `values` of the tokens, with None for a token
-    without a reward of its own.
+    without a reward of its own; the last may be the `advantages` of the tokens, where they differ.
     """
     if rollout.ends is None or not len(rollout.tokens):
         return None
@@ -150,6 +178,9 @@ def token_rewards(rollout: Rollout, score: Score, limits: Limits) -> dict[str, A
             values = [_short(value) if carries else None for value, carries in shown]
             total = float(part.token_values.sum(where=support, dtype=np.float64))
             parts.append({"name": name[:100], "sum": _short(total), "values": values})
+    if advantages is not None and len(parts) < limits.coloured:
+        values = [_short(value) for value in advantages[:count].tolist()]
+        parts.append({"name": "advantage", "sum": _short(float(advantages.sum(dtype=np.float64))), "values": values})
     sizes = np.diff(np.minimum(rollout.ends[:count], limits.text), prepend=0).tolist()
     return {"sizes": sizes, "parts": parts} if parts else None
 

@@ -43,8 +43,8 @@ class OpenRun:
     @property
     def version(self) -> str:
         """Changes whenever a file of the run does."""
-        files = [self.folder / "summary.json", self.folder / "metrics.jsonl", self.folder / "recipe.toml"]
-        for pattern in ("rollouts/*.jsonl", "evaluations/*.json"):
+        files = [self.folder / name for name in ("summary.json", "metrics.jsonl", "recipe.toml", "audit.json")]
+        for pattern in ("rollouts/*.jsonl", "evaluations/*.json", "replays/*.json"):
             files += sorted(self.folder.glob(pattern))
         return _stamp(files)
 

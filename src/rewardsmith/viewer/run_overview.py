@@ -1,4 +1,4 @@
-"""What a run folder holds apart from its rollouts, as JSON values: facts, results, curves, evaluations, recipe.
+"""What a run folder holds apart from its rollouts, as JSON values: facts, results, curves, audits, evaluations, recipe.
 
 The report and the viewer show the same overview. A run that was killed may leave a line that is not complete: it is
 left out. Numbers that are not finite have become None.
@@ -18,12 +18,17 @@ from rewardsmith.checks import require_count, require_text
 from rewardsmith.storage import flat
 from rewardsmith.viewer.display_rules import chance_of, is_share, results
 from rewardsmith.viewer.growing_file import Position, is_continued, new_lines
-from rewardsmith.viewer.rollout_view import UNREADABLE, number, parse_line
+from rewardsmith.viewer.rollout_view import UNREADABLE, number, parse_line, read_json, short_text
+from rewardsmith.viewer.trust_view import read_trust
 
 MAX_POINTS = 500  # points of a curve
 MAX_METRICS_BYTES = 24_000_000  # of a longer file every n-th line is read, and every line with a validation
 MAX_CURVES = 600  # a page shows how many more there were
 MAX_ROWS = 250  # rows of a table of an evaluation
+MAX_COLUMNS = 40
+MAX_TABLES = 40  # of one evaluation
+MAX_CELL = 2_000  # characters
+MAX_REPLAYS = 20
 MAX_RECIPE = 200_000  # characters
 MAX_LINE = 32_000_000  # bytes of the group that names the parts of a reward
 MAX_PARTS = 100
@@ -100,7 +105,9 @@ def read_overview(folder: Path, metrics: MetricsFile | None = None) -> dict[str,
         "seconds": number(summary.get("seconds") or found.seconds),
         "facts": _facts(summary.get("facts", {}), table),
         "stages": stages,
+        "trust": read_trust(folder / "audit.json"),
         "evaluations": read_evaluations(folder, list(known)),
+        "replays": read_replays(folder),
         "models": [{"name": name, "used": numbers(used)} for name, used in summary.get("models", {}).items()],
         "recipe": recipe,
         "settings": {path: value[:2_000] for path, value in flat(table).items()},
@@ -144,14 +151,6 @@ def part_names(path: Path) -> list[str]:
             return names(parse_line(file.readline(MAX_LINE))["scored"]["scores"][0])[:MAX_PARTS]
     except (OSError, *UNREADABLE):
         return []
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Return the JSON object of a file; an empty one where there is none that can be read."""
-    try:
-        return parse_line(path.read_bytes())
-    except OSError:
-        return {}
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
@@ -252,6 +251,19 @@ def read_evaluations(folder: Path, stages: Sequence[str]) -> list[dict[str, Any]
     return made
 
 
+def read_replays(folder: Path) -> list[dict[str, Any]]:
+    """Return what `score --compare --keep NAME` wrote, by name; a file that cannot be read is `unread`."""
+    made = []
+    for file in sorted((folder / "replays").glob("*.json"))[:MAX_REPLAYS]:
+        try:
+            replay = _evaluation(file.stem, {"kind": "", **read_json(file)})
+            json.dumps(replay, allow_nan=False)
+        except UNREADABLE:
+            replay = {"name": file.stem, "tables": [], "shares": [], "unread": True}
+        made.append(replay)
+    return made
+
+
 def _evaluation(name: str, content: dict[str, Any]) -> dict[str, Any]:
     metrics = numbers(content["metrics"])
     main = [one for one in content.get("main", ()) if one in metrics]
@@ -262,8 +274,20 @@ def _evaluation(name: str, content: dict[str, Any]) -> dict[str, Any]:
         "kind": content["kind"],
         "main": {one: metrics[one] for one in main},
         "shares": [one for one in metrics if is_share(one, [metrics])],
-        "tables": [
-            {**table, "rows": table["rows"][:MAX_ROWS], "more": max(0, len(table["rows"]) - MAX_ROWS)}
-            for table in content["tables"]
-        ],
+        "tables": [_table(table) for table in content["tables"][:MAX_TABLES]],
     }
+
+
+def _table(content: Mapping[str, Any]) -> dict[str, Any]:
+    columns = content["columns"][:MAX_COLUMNS]
+    return {
+        "title": short_text(content["title"], MAX_CELL),
+        "columns": [{"name": short_text(one["name"], 200), "form": short_text(one["form"], 20)} for one in columns],
+        "rows": [[_cell(row[i]) for i in range(len(columns))] for row in content["rows"][:MAX_ROWS]],
+        "more": max(0, len(content["rows"]) - MAX_ROWS),
+        "note": short_text(content.get("note", ""), MAX_CELL),
+    }
+
+
+def _cell(value: object) -> str | float | int | None:
+    return value[:MAX_CELL] if isinstance(value, str) else number(value)

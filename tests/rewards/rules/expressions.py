@@ -1,13 +1,9 @@
-"""Truths that differ from each other, and a seeded stream of answers that nobody would write: for the search in `fuzz`.
+"""Truths that differ from each other, for the search in `fuzz`: the rule may take no answer for two of them.
 
-The rule may take none of the answers for two of the truths. No two truths are equal by one of the conventions of the
-rule either: none is another one with a unit, a name or a percent sign.
+No two are equal by one of the conventions of the rule either: none is another with a unit, a name or a percent sign.
 """
 
-import random
-from collections.abc import Callable, Iterator
-
-INTEGERS = [0, 1, 2, 3, 7, 12, 42, -1, -5, -17, 97, 120, 365, 1001, 2024, 65537, 123456]
+from rewardsmith.auditing.universal_answers import INTEGERS
 
 
 def truths() -> list[str]:
@@ -46,83 +42,3 @@ _SINGLE = (
     r" ; \arctan 2 ; f(x)+1 ; f(2) ; a+b ; a-b ; ab ; \alpha ; \beta ; x_1 ; x_2 ; \mathbb{Z} ; \mathbb{Q} ; 1:2:3"
     r" ; 90^\circ"
 )
-
-
-_TOKENS = [
-    *"0123456789xynie", *"+-*/^_=<>!|,;:()[]{}'%&", "\\frac", "\\sqrt", "\\infty", "\\pi", "\\cdot", "\\pm",
-    "\\text{ or }", "\\text{not }", "\\text{ cm}", "\\phantom", "\\{", "\\}", "\\le", "\\ne", "\\cup", "\\in",
-    "\\ldots", "\\sin", "\\ln", "\\log_", "\\max", "^\\circ", "\\approx", "\\binom", "\\mathbb{R}", "\\left",
-    "\\right", "\\ ", " ", "\\\\", "\\over", "\\mid", "\\overline", "\\mathrm{e}", "\\%", "\\$", "$", "th", "and",
-    "\\lfloor", "\\rfloor", "\\emptyset",
-]  # fmt: skip
-
-
-def answers(seed: int, count: int) -> Iterator[str]:
-    """Yield texts of which many are no answers, and some are answers to one of the truths."""
-    rng = random.Random(seed)
-    known = truths()
-    for _ in range(count):
-        made = rng.choice([_value, _value, _value, _structure, _soup, _both])(rng, known)
-        yield rng.choice(["\\boxed{%s}", "\\boxed{%s}", "The answer is $%s$.", "The answer is %s."]) % made
-
-
-def _value(rng: random.Random, known: list[str], depth: int = 3) -> str:
-    if depth == 0 or rng.random() < 0.15:
-        return _leaf(rng)
-    inner: Callable[[], str] = lambda: _value(rng, known, depth - 1)  # noqa: E731
-    a, b = inner(), inner()
-    return rng.choice(
-        [
-            f"{a}+{b}", f"{a}-{b}", f"{a}\\cdot {b}", f"({a})({b})", f"\\frac{{{a}}}{{{b}}}", f"({a})/({b})",
-            f"({a})^{{{b}}}", f"\\sqrt{{{a}}}", f"\\sqrt[3]{{{a}}}", f"({a})!", f"|{a}|", f"||{a}||", f"-{a}",
-            f"\\ln({a})", f"\\log({a})", f"\\log_{{{a}}}({b})", f"\\exp({a})", f"\\sin({a})", f"\\cos {a}",
-            f"\\tan({a})", f"\\arctan({a})", f"\\max({a},{b})", f"\\min({a},{b})", f"\\gcd({a},{b})",
-            f"\\lfloor {a}\\rfloor", f"\\binom{{{a}}}{{{b}}}", f"e^{{{a}}}", f"({a})\\%", f"({a})^\\circ",
-            f"\\overline{{{a}}}", f"{a}{b}", f"f({a})", f"0\\cdot({a})+{b}", f"({a})^0\\cdot {b}",
-            f"{{{a} \\over {b}}}", f"\\sinh({a})", f"\\arcsin({a})",
-        ]
-    )  # fmt: skip
-
-
-def _leaf(rng: random.Random) -> str:
-    return rng.choice(
-        [
-            str(rng.choice(INTEGERS)), str(rng.randint(-9, 9)), f"{rng.randint(0, 20)}.{rng.randint(0, 99)}", "x", "y",
-            "n", "i", "e", "\\pi", "\\infty", "-\\infty", "0", "1", "\\frac{1}{0}", "\\frac{0}{0}", "0.\\overline{3}",
-            "10^{40}", "10^{-40}", "2^{2024}", "2004!", "1,234", "\\alpha", "x_1", "\\emptyset", "\\mathbb{R}",
-        ]
-    )  # fmt: skip
-
-
-def _structure(rng: random.Random, known: list[str]) -> str:
-    a, b, c = (_value(rng, known, 1) for _ in range(3))
-    relation = rng.choice(["=", "<", ">", "\\le", "\\ge", "\\ne", "\\approx", "\\in", ":"])
-    return rng.choice(
-        [
-            f"\\{{{a},{b}\\}}", f"({a},{b})", f"[{a},{b})", f"({a},{b},{c})", f"{a},{b}", f"{a} \\text{{ or }} {b}",
-            f"{a} {relation} {b}", f"x {relation} {a}", f"{a} {relation} x {relation} {b}", f"{a} = {b} = {c}",
-            f"\\{{x \\mid x {relation} {a}\\}}", f"(-\\infty,{a})\\cup({b},\\infty)",
-            f"\\mathbb{{R}}\\setminus\\{{{a}\\}}", f"x {relation} {a} \\text{{ and }} x {relation} {b}", f"\\pm {a}",
-            f"{a} \\pm {b}", f"y = {a}x + {b}", f"{a}x + {b}y + {c} = 0",
-            f"\\begin{{pmatrix}}{a}\\\\{b}\\end{{pmatrix}}", f"{a}\\text{{ cm}}", f"\\text{{Area}} = {a}",
-            f"{a}^{{th}}", f"{a} \\cup {b}", f"[{a},{b}]\\cap[{b},{c}]", f"{a}:{b}:{c}", f"|x-{a}| {relation} {b}",
-        ]
-    )  # fmt: skip
-
-
-def _soup(rng: random.Random, _: list[str]) -> str:
-    return "".join(rng.choice(_TOKENS) for _ in range(rng.randint(1, 14)))
-
-
-def _both(rng: random.Random, known: list[str]) -> str:
-    a, b = rng.sample(known, 2)
-    return rng.choice(
-        [
-            f"{a} = {b}", f"{a}, {b}", f"{a} \\text{{ or }} {b}", f"{a} \\approx {b}", f"{a} {b}",
-            f"{a}\\phantom{{{b}}}", f"\\max({a}, {b})", f"{a} + 0\\cdot({b})", f"\\text{{not }} {a}, {b}",
-            f"x = {a} = {b}", f"{{{a}}}^{{0}} \\cdot {b}", f"{a}}} \\text{{ or }} \\boxed{{{b}",
-            f"{a}\\text{{ and }}{b}", f"\\{{{a}, {b}\\}}", f"{a}\\pm({b})", f"{a} \\cup {b}",
-            f"{a} \\text{{ (not }} {b})", f"{a} \\ne {b}", f"{a}/{b}", f"\\frac{{{a}}}{{{b}}}\\cdot {b}", f"{a};{b}",
-            f"|{a}|{b}|",
-        ]
-    )  # fmt: skip

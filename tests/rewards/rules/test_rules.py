@@ -35,8 +35,8 @@ def test_labelled_texts(rule: str) -> None:
 
 BROKEN_TRUTHS: dict[str, list[Any]] = {
     "choice": [None, "", "Nice", "Z", 7, -1, True, 1.5, ["A"], {"a": 1}],
-    "gsm8k": [None, "", "many", [], {"a": 18}, ["18", "many"], "1e999"],
-    "numeric": [None, "", "many", [], ["1", "x"], "1e999"],
+    "gsm8k": [None, "", "many", [], {"a": 18}, ["18", "many"], "1e999", "2\\sqrt{3}", "x^2+1"],
+    "numeric": [None, "", "many", [], ["1", "x"], "1e999", "3\\pi", "\\sqrt{2}", "√2"],
     "normalised": [None, "", " ", [], {"a": 1}, [["Rome"]]],
     "arithmetic": [["9", "8"], None],
     "exact": [None],
@@ -95,6 +95,17 @@ def test_forms_of_an_option() -> None:
     assert value("choice", "\\boxed{\\text{(A) Both B and C}}", "A", options) == 1.0
     assert value("choice", "C. None of these", "C", options) == 1.0
     assert value("choice", "A. None of these", "C", options) == 0.0
+
+
+@pytest.mark.parametrize("label", ["{}) ", "({}) ", "{}. ", "{}: ", "- {}) ", "**{}.** ", "Option {}: "])
+@pytest.mark.parametrize("question", ["Which one?", "Choose the correct option:", "The answer is one of these:"])
+def test_an_echo_of_the_options_chooses_none(label: str, question: str) -> None:
+    listed = [f"{label.format(letter)}{city}" for letter, city in zip("ABCD", CITIES, strict=True)]
+    for separator in ("\n", "\n\n", " "):
+        echo = separator.join([question, *listed])
+        for letter in "ABCD":
+            assert value("choice", echo, letter, {"choices": CITIES}) == 0.0
+            assert value("choice", f"{echo}\n\nThe answer is {letter}.", letter, {"choices": CITIES}) == 1.0
 
 
 # ---- numbers and words ---------------------------------------------------------------------------------------------

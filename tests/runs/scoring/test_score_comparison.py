@@ -21,7 +21,8 @@ def compare(*groups: tuple[Values, Values], show: int = 10) -> Any:
     for i, (old, new) in enumerate(groups):
         texts = [f"text {i}.{j}" for j in range(len(old))]
         before = scored(f"p{i}", texts, old)
-        comparison.add(before.group, before.scores, scored(f"p{i}", texts, new).scores)
+        after = scored(f"p{i}", texts, new).scores
+        comparison.add(before.group, before.scores, after, advantages(before.scores), advantages(after))
     return SimpleNamespace(**comparison.result()[0])
 
 

@@ -74,7 +74,12 @@ def test_scored_groups_and_groups_are_read_and_new_scores_keep_the_form(tmp_path
     assert (found.group, found.scores, found.record) == (group.group, tuple(group.scores), None)
     assert found.rescored(new) == new
     (found,) = stored(write(tmp_path / "record.jsonl", [record(group, step=3, dropped="too_easy")]))
-    assert to_json(found.rescored(new)) == record(new, step=3, dropped="too_easy") | {"advantages": [None, None]}
+    assert to_json(found.rescored(new)) == record(new, step=3, dropped="too_easy") | {
+        "advantages": [None, None],
+        "token_advantages": [],
+        "token_values": [],
+        "token_kl": [],
+    }
 
 
 def test_the_line_that_a_stopped_run_has_not_finished_is_left_out(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from rewardsmith.rewards.base import CannotScore
 from rewardsmith.rewards.rules.math.units import PARTS, SCALES
 from rewardsmith.rewards.rules.rule_settings import Extract, Final, answer_part, extracted
 from rewardsmith.rewards.rules.truth import extra, truth, truths
-from rewardsmith.text.answers import boxed, hashed, stated, tagged
+from rewardsmith.text.answers import boxed, hashed, stated
 from rewardsmith.text.choices import choice as chosen
 from rewardsmith.text.choices import wording
 from rewardsmith.text.claims import claimed
@@ -65,7 +65,8 @@ def _without_punctuation(text: str) -> str:
     kept = []
     for at, mark in enumerate(text):
         before, after = text[at - 1 : at], text[at + 1 : at + 2]
-        number = after.isdigit() and (mark == "." or (mark == "-" and not before.isalnum()))
+        sign = mark == "-" and not before.isalnum() and (after.isdigit() or after == "\\")  # -5, -\frac{1}{2}
+        number = sign or (mark == "." and after.isdigit())
         if number or mark in "%#" or not unicodedata.category(mark).startswith("P"):
             kept.append(mark)
         elif mark not in "'’." and not (mark == "," and before.isdigit() and after.isdigit()):
@@ -80,7 +81,7 @@ def choice(
     letters: Annotated[str, Field(pattern=r"^[A-Z]{2,26}$", description="letters of the options, in order")] = "ABCDE",
     final: Final = "auto",
 ) -> float:
-    """1 when the text chooses the right option, else 0; no choice, several choices and denials are wrong.
+    """1 when the text chooses the right option, else 0; no choice, several choices, denials and lists are wrong.
 
     The answer is a letter, the index of the option from 0, or the text of the option as `info["choices"]` or
     `info["options"]` has it (a list; a table of letters; or a table of the lists `label` and `text`). Where these are
@@ -89,10 +90,11 @@ def choice(
     options = _options(prompt, letters)
     gold = _right_letter(prompt, options, letters)
     answer = answer_part(text, final) or ""
-    answer = tagged(answer) or answer
+    inner = claimed(answer, "tagged")
+    answer = answer if inner is None else inner
     letter = chosen(answer, letters)
     if letter is None and options:
-        words = wording(answer) or ""
+        words = wording(answer, letters) or ""
         letter = _lookup(words, options) if 0 < len(words) < 1_000 else None
     return float(letter == gold)
 
@@ -137,7 +139,9 @@ def _lookup(words: str, options: Mapping[str, str]) -> str | None:
 
 _NEXT_WORD = re.compile(r"[\s-]*(?:\\text\s?\{\s*)?([A-Za-z]+)")
 _OTHER = re.compile(
-    r"\s*(?:[,;]|\\?(?:text\s?\{\s*)?\b(?:or|and|to|through)\b\s*\}?)?\s*\\?[$€£]?\s*[-−]?[0-9]", re.IGNORECASE
+    r"[\s~]*(?:[,;|∨∪]|\\(?:lor|vee|land|wedge|cup)(?![a-z])|\\?(?:text\s?\{\s*)?\b(?:or|and|to|through)\b\s*\}?)?"
+    r"\s*\\?[$€£]?\s*[-−]?[0-9]",
+    re.IGNORECASE,
 )
 """A number after another, with nothing between them but a word that makes it another answer."""
 
@@ -190,8 +194,19 @@ def number_in(phrase: str) -> Number | None:
     return Number(number.value * scale, number.percent, number.rounded)
 
 
+_MATHEMATICS = re.compile(
+    r"\\(?:sqrt|pi|infty|pm|ln|log|sin|cos|tan|binom|cup|cap|begin)(?![a-z])|[√π±∞]|[a-z]\s?\^\s?\{?\w+\}?\s?[-+]"
+)
+"""In a truth, what makes it an expression of which a number is only a part: 2\\sqrt{3}, x^2+1."""
+
+
+def _true_number(answer: str) -> Number | None:
+    """Return the number that a truth is; None where it is an expression."""
+    return None if _MATHEMATICS.search(answer) else number_in(answer)
+
+
 def _right_number(prompt: Prompt, answer: str) -> object:
-    number = number_in(hashed(answer) or boxed(answer) or stated(answer) or answer)
+    number = _true_number(hashed(answer) or boxed(answer) or stated(answer) or answer)
     if number is None:
         raise CannotScore("invalid", f"the answer of the prompt {prompt.id!r} is no number: {answer[:100]!r}")
     return number.value
@@ -211,7 +226,7 @@ def numeric(
     final: Final = "auto",
 ) -> float:
     """1 when the number that the text gives is as close to the answer as either tolerance allows, else 0."""
-    golds = [value for answer in truths(prompt) for value in _comparable(number_in(answer), percent)]
+    golds = [value for answer in truths(prompt) for value in _comparable(_true_number(answer), percent)]
     if len(golds) < len(truths(prompt)):
         raise CannotScore("invalid", f"the answer of the prompt {prompt.id!r} is no number that can be compared")
     values = _comparable(find_number(answer_part(text, final) or "", extract), percent)

@@ -13,8 +13,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from rewardsmith.text.answers import extract
 from rewardsmith.text.answers import final as after_thinking
+from rewardsmith.text.claims import claimed
 
 Way = Literal["boxed", "stated", "hash", "tagged", "number", "final", "text"]
 
@@ -39,9 +39,10 @@ def answer_part(text: str, final: str) -> str | None:
 
 
 def extracted(text: str, ways: Sequence[Way], final: str) -> str | None:
-    """Return the answer that the first of the ways finds in the part to read."""
+    """Return the answer that the first of the ways finds in the part to read; None where the text takes it back."""
     part = answer_part(text, final)
-    return extract(part, ways) if part else None
+    found = (claimed(part, way) for way in ways) if part else ()
+    return next((answer for answer in found if answer is not None), None) or None
 
 
 def between(share: float, good: float, bad: float) -> float:

@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from copy import copy
-from dataclasses import astuple, replace
+from dataclasses import astuple, fields, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -155,7 +155,8 @@ def ignore_budgets(reward: Component) -> None:
 class Scorer:
     """A reward that is measured; `failures` are over all groups, without repeats and orders.
 
-    `pause` is called often; what it raises ends the work.
+    `pause` is called often; what it raises ends the work. `prepare` is called with the tree of the reward before it is
+    used, and with that of each repeat.
     """
 
     def __init__(
@@ -166,8 +167,9 @@ class Scorer:
         log: Callable[[str], None] = lambda text: None,
         concurrency: int = 32,
         pause: Callable[[], None] = nothing,
+        prepare: Callable[[Component], None] = lambda tree: None,
     ) -> None:
-        self._chosen, self._models, self._log = chosen, models, log
+        self._chosen, self._models, self._log, self._prepare = chosen, models, log, prepare
         self._concurrency, self._pause = concurrency, pause
         self._called: dict[str, Any] = {}
         self._usage_before: dict[str, Usage] | None = None
@@ -177,6 +179,7 @@ class Scorer:
     def _built(self, models: Models | None) -> Component:
         reward = Component.root(self._chosen, self._log, models)
         ignore_budgets(reward)
+        self._prepare(reward)
         return reward
 
     def _model(self, name: str) -> Any:
@@ -208,6 +211,16 @@ class Scorer:
         """Raise a `UserError` if the reward cannot work."""
         await check(self.reward)
 
+    @property
+    def calls_models(self) -> bool:
+        """Whether the reward calls a model."""
+        return bool(self._called)
+
+    def usage(self) -> Usage:
+        """Return the usage of the reward's models so far, all together."""
+        used = self._usage().values()
+        return Usage(*(sum(getattr(one, f.name) for one in used) for f in fields(Usage)))
+
     async def score(
         self,
         groups: Iterable[RolloutGroup],
@@ -216,7 +229,19 @@ class Scorer:
         in_given_order: bool = False,
         tick: Callable[[], None] = nothing,
     ) -> list[Values]:
-        """Return the values of each group, [n]; NaN for a rollout without one. `tick` is called after each group.
+        """Return the values of each group, [n]; NaN for a rollout without one. See `score_groups`."""
+        scored = await self.score_groups(groups, repeat=repeat, in_given_order=in_given_order, tick=tick)
+        return [values_of(one.scores) for one in scored]
+
+    async def score_groups(
+        self,
+        groups: Iterable[RolloutGroup],
+        *,
+        repeat: int = 0,
+        in_given_order: bool = False,
+        tick: Callable[[], None] = nothing,
+    ) -> list[ScoredGroup]:
+        """Return the scored groups. `tick` is called after each.
 
         With `repeat` above 0 it is another verdict on the same groups: past the cache, and with other seeds. With
         `in_given_order` judges of groups show the candidates in the order that these have in the group.
@@ -227,7 +252,7 @@ class Scorer:
             await check(reward)
         if self._usage_before is None:  # a check may have called the models
             self._usage_before = self._usage()
-        values: list[Values] = []
+        found: list[ScoredGroup] = []
 
         async def one(group: RolloutGroup) -> ScoredGroup:
             with stored_answers(keep_order=in_given_order):
@@ -236,11 +261,16 @@ class Scorer:
         def keep(_: RolloutGroup, scored: ScoredGroup) -> None:
             if not repeat and not in_given_order:
                 self.failures.add(scored)
-            values.append(np.array([np.nan if s.value is None else s.value for s in scored.scores]))
+            found.append(scored)
             tick()
 
         await run_in_order(groups, one, keep, concurrency=self._concurrency, pause=self._pause)
-        return values
+        return found
+
+
+def values_of(scores: Sequence[Score]) -> Values:
+    """Return the values of scores, [n]; NaN where there is none."""
+    return np.array([np.nan if one.value is None else one.value for one in scores])
 
 
 class RepeatModel(WrappedModel):

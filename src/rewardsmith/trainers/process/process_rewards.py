@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rewardsmith.algorithms.advantages import Stream
-from rewardsmith.algorithms.implicit_rewards import values_before
 from rewardsmith.algorithms.judge_statistics import calibration_error
 from rewardsmith.algorithms.tensors import Groups
 from rewardsmith.algorithms.token_rewards import normalise_by_return, running_accuracy, step_finding, trust
@@ -27,6 +26,7 @@ from rewardsmith.rewards.component import Component
 from rewardsmith.rewards.implicit import Implicit
 from rewardsmith.rewards.step_rewards import judged_by
 from rewardsmith.text.steps import split_steps, steps_of_tokens, sums_by_step, tokens_of_judged
+from rewardsmith.trainers.batch import process_values, weigh_by_trust
 from rewardsmith.trainers.process.implicit_parts import (
     claim_implicit_parts,
     require_same_tokens,
@@ -157,18 +157,11 @@ class ProcessRewards:
 
     def trusted(self, streams: Sequence[Stream]) -> list[Stream]:
         """Return the streams, those of implicit rewards weighted by their trust; none of weight 0."""
-        trusts = {name: part.trust for name, part in self.parts.items()}
-        weighted = [replace(s, weight=s.weight * trusts.get(s.name, 1.0)) for s in streams]
-        counting = [stream for stream in weighted if stream.weight or stream.name not in self.parts]
-        return counting or weighted  # where there is no other reward, nothing is to be gained from this step
+        return weigh_by_trust(streams, {name: part.trust for name, part in self.parts.items()})
 
     def as_values(self, streams: Sequence[Stream], mask_BT: Tensor) -> tuple[list[Stream], Tensor]:
         """Return the other streams, and the sum of the implicit rewards before each token as their baseline [B, T]."""
-        values_BT = torch.zeros(mask_BT.shape, device=mask_BT.device)
-        for stream in streams:
-            if stream.name in self.parts:
-                values_BT += stream.weight * values_before(stream.rewards_BT, mask_BT)
-        return [stream for stream in streams if stream.name not in self.parts], values_BT
+        return process_values(streams, self.parts, mask_BT)
 
     def state(self) -> dict[str, Any]:
         """Return the state besides the weights, as JSON values."""

@@ -1,8 +1,8 @@
 "use strict";
 // The page of `rewardsmith view`: its state is the hash of the address, so that every place has a link.
 (() => {
-const { el, button, direction, chip, table, duration, plural, formatted, difference, stateChip, top, heads, evaluations, models,
-  failures, curves, longest, stageTitle, recipe, controls, browse, compare, source, query, KEPT } = window.rs;
+const { el, button, direction, chip, table, duration, plural, formatted, difference, stateChip, top, heads, trust, watchOf, refill,
+  evaluations, replays, models, failures, curves, longest, stageTitle, recipe, controls, browse, compare, source, query, KEPT } = window.rs;
 const POLL = 2000, SLOW = 15000; // milliseconds; slow while nobody looks
 const NAMES = ["view", "run", "stage", "line", "rollout", "page", "cases", ...KEPT];
 const VIEWS = { runs: "Runs", run: "Overview", rollouts: "Rollouts", compare: "Compare" };
@@ -98,9 +98,9 @@ function runsView() {
 // ---- the overview of a run -------------------------------------------------------------------------------------------
 
 function runView() {
-  const above = el("div"), stages = el("div"), below = el("div");
-  const node = el("div", { class: "page" }, above, stages, below);
-  let drawn = "", shape = "", made = [];
+  const above = el("div"), trusted = el("div"), measured = el("div"), stages = el("div"), below = el("div");
+  const node = el("div", { class: "page" }, above, trusted, measured, stages, below);
+  let drawn = "", shape = "", audited = "", made = [];
   async function refresh() {
     const run = app.state.run;
     const [data, found] = await Promise.all([source.overview(run), source.stages(run)]);
@@ -111,13 +111,21 @@ function runView() {
     const link = (name) => (counted(name) && counted(name).groups
       ? el("a", { class: "action", href: app.address({ view: "rollouts", stage: name }, { fresh: true }) },
       `${plural(counted(name).rollouts, "rollout")} in ${plural(counted(name).groups, "group")}`) : null);
-    above.replaceChildren(...[top(data), heads(data), evaluations(data), models(data),
+    const rollouts = (stage) => (prompt, step) => app.address({ view: "rollouts", stage, prompt, step_min: step, step_max: step },
+      { fresh: true });
+    above.replaceChildren(...[top(data), heads(data)].flat().filter(Boolean));
+    if (JSON.stringify(data.trust) !== audited) { // what a reader has opened stays open while a run goes on
+      audited = JSON.stringify(data.trust);
+      refill(trusted, [trust(data)].filter(Boolean));
+    }
+    measured.replaceChildren(...[evaluations(data), replays(data), models(data),
       failures(found.stages.flatMap((one) => one.failures.map(([part, kind, count]) =>
         [`${one.name}: ${part || "the whole score"}`, kind, count])))].flat().filter(Boolean));
     const names = JSON.stringify([run, data.stages.map((stage) => stage.name)]);
-    if (names !== shape || !data.stages.every((stage, i) => made[i].update(stage))) {
+    if (names !== shape || !data.stages.every((stage, i) => made[i].update(stage, watchOf(data, stage)))) {
       shape = names;
-      made = data.stages.map((stage) => curves(stage, { tabled: data.evaluations.some((one) => one.name === stage.name) }));
+      made = data.stages.map((stage) => curves(stage, { tabled: data.evaluations.some((one) => one.name === stage.name),
+        watch: watchOf(data, stage), link: rollouts(stage.name) }));
       stages.replaceChildren(el("div", { class: "controls" }, controls(longest(data.stages))),
         ...data.stages.map((stage, i) => el("section", { class: "stage", "aria-label": `Stage ${stage.name}` },
         el("div", { class: "title", "data-stage": stage.name }), made[i].node)));

@@ -4,7 +4,7 @@
 const { el, svg, show, plural } = window.rs;
 
 // What a person looks at first. A metric belongs to the first word that its prefix, or else its name, starts with.
-const ORDER = ["validation", "reward", "response", "entropy", "kl", "policy", "optimizer", "grad", "loss", "value",
+const ORDER = ["validation", "reward", "watch", "response", "entropy", "kl", "policy", "optimizer", "grad", "loss", "value",
   "critic", "advantage", "group", "data", "tokens", "models", "time", "seconds", "speed", "memory", "fail"];
 const LATE = ORDER.indexOf("advantage");
 const MAX_LINES = 6;
@@ -139,22 +139,46 @@ function axes() {
     { ...shared, grid, size: 50, gap: 6, space: 34, values: settings.log ? logs : values }];
 }
 
-function options(name, lines, width, sync, moved) {
+// Vertical lines at some steps, such as those of alarms.
+function drawMarks(u, steps) {
+  const { ctx, bbox } = u, ratio = window.devicePixelRatio || 1;
+  ctx.save();
+  ctx.strokeStyle = ctx.fillStyle = colour("--bad");
+  ctx.lineWidth = 1.5 * ratio;
+  for (const step of steps.filter((one) => one >= u.scales.x.min && one <= u.scales.x.max)) {
+    const x = u.valToPos(step, "x", true), size = 5 * ratio;
+    ctx.setLineDash([5 * ratio, 3 * ratio]);
+    ctx.beginPath();
+    ctx.moveTo(x, bbox.top);
+    ctx.lineTo(x, bbox.top + bbox.height);
+    ctx.stroke();
+    ctx.beginPath();
+    ctx.moveTo(x - size, bbox.top);
+    ctx.lineTo(x + size, bbox.top);
+    ctx.lineTo(x, bbox.top + 1.6 * size);
+    ctx.fill();
+  }
+  ctx.restore();
+}
+
+function options(lines, width, sync, moved, more) {
   const log = settings.log && canBeLog(lines);
   return { width, height: HEIGHT, legend: { show: false }, series: series(lines), axes: axes(), padding: [8, 14, 0, 0],
     scales: { x: { time: false }, y: log ? { distr: 3 } : { range: () => range(lines) } },
     cursor: { y: false, sync: { key: sync, scales: ["x", null] }, drag: { x: true, y: false },
       points: { size: 9, fill: (u, i) => u.series[i].stroke(u, i) } },
-    hooks: { setCursor: [moved] } };
+    bands: more().band ? [{ series: more().band.map((i) => i + 1), fill: `${colour("--s0")}26` }] : [],
+    hooks: { setCursor: [moved], draw: [(u) => drawMarks(u, more().marks || [])] } };
 }
 
-function words(name, lines) {
+function words(name, lines, marks = []) {
   const line = lines[0], values = line.y.filter((y) => y !== null);
   if (!values.length) return `${name}: no finite values`;
   const low = values.reduce((a, b) => Math.min(a, b)), high = values.reduce((a, b) => Math.max(a, b));
   return `${name}: from ${show(values[0])} at step ${line.x[0]} to ${show(values[values.length - 1])} at step ` +
     `${line.x[line.x.length - 1]}; lowest ${show(low)}, highest ${show(high)}` +
-    (lines.length > 1 ? `; ${lines.length} lines: ${lines.map((l) => l.label).join(", ")}` : "");
+    (lines.length > 1 ? `; ${lines.length} lines: ${lines.map((l) => l.label).join(", ")}` : "") +
+    (marks.length ? `; marked: ${marks.length > 1 ? "steps" : "step"} ${marks.slice(0, 20).join(", ")}` : "");
 }
 
 const lastOf = (line) => { for (let i = line.y.length - 1; i >= 0; i -= 1) if (line.y[i] !== null) return i; return -1; };
@@ -165,14 +189,15 @@ function nearest(xs, step) {
   return Math.abs(xs[high] - step) < Math.abs(xs[low] - step) ? high : low;
 }
 
-// The figure of some lines: `node`, and `update(lines)` for the same lines with more points.
-function chart(name, lines, sync) {
+// The figure of some lines: `node`, and `update(lines, more)` for the same lines with more points. `more` has `marks`,
+// steps with a vertical line, and `band`, the places of an upper and a lower line between which the chart is filled.
+function chart(name, lines, sync, more = {}) {
   const values = lines.map(() => el("b"));
   const heard = el("span", { class: "heard" });
   const readout = el("span", { class: "values" }, heard, lines.map((line, i) => el("span", {},
     lines.length > 1 ? [el("i", { class: `c${look(line, i)} dash${look(line, i)}` }), `${line.label} `] : null, values[i])));
   const lost = lines.reduce((sum, line) => sum + line.lost, 0);
-  const plot = el("div", { class: "plot", tabindex: "0", role: "img", "aria-label": words(name, lines) });
+  const plot = el("div", { class: "plot", tabindex: "0", role: "img", "aria-label": words(name, lines, more.marks) });
   const node = el("figure", { class: "chart" }, el("figcaption", {}, el("span", { class: "metric" }, name),
     lost ? el("span", { class: "chip bad" }, `${show(lost)} not finite`) : null, readout), plot);
   const me = { node, name, draw, update, place: null };
@@ -183,7 +208,7 @@ function chart(name, lines, sync) {
     if (width < 40) return; // a folded chart has no size; it is drawn when it is first seen
     const zoom = u && u.zoomed ? u.scales.x : null;
     if (u) u.destroy();
-    u = new uPlot(options(name, lines, width, sync, moved), aligned(lines), plot);
+    u = new uPlot(options(lines, width, sync, moved, () => more), aligned(lines), plot);
     if (zoom) u.setScale("x", { min: zoom.min, max: zoom.max });
   }
   function moved(chart) {
@@ -195,9 +220,10 @@ function chart(name, lines, sync) {
     heard.textContent = step === null ? "" : `step ${step} `;
     lines.forEach((line, i) => { values[i].textContent = show(line.y[step === null ? lastOf(line) : nearest(line.x, step)]); });
   }
-  function update(next) {
+  function update(next, also = {}) {
     lines = next;
-    plot.setAttribute("aria-label", words(name, lines));
+    more = also;
+    plot.setAttribute("aria-label", words(name, lines, more.marks));
     point(me.at ?? null);
     if (u) u.setData(aligned(lines));
   }

@@ -29,6 +29,13 @@ function button(label, action, attributes = {}) {
   return made;
 }
 
+// Puts new children into a node; a fold with a `data-key` stays open or closed.
+function refill(node, children) {
+  const was = new Map([...node.querySelectorAll("details[data-key]")].map((one) => [one.dataset.key, one.open]));
+  node.replaceChildren(...children);
+  for (const one of node.querySelectorAll("details[data-key]")) if (was.has(one.dataset.key)) one.open = was.get(one.dataset.key);
+}
+
 // ---- numbers -------------------------------------------------------------------------------------------------------
 
 function show(value) {
@@ -78,6 +85,6 @@ function meter(part, kind) {
 // The heat of a reward, from 0, cold, to 6.
 const heat = (value, low, high) => Math.max(0, Math.min(6, Math.floor(((value - low) / (high - low || 1)) * 6.999)));
 
-Object.assign(window.rs, { el, svg, chip, fold, button, show, signed, plural, share, formatted, difference, duration, table,
+Object.assign(window.rs, { el, svg, chip, fold, button, refill, show, signed, plural, share, formatted, difference, duration, table,
   meter, heat });
 })();

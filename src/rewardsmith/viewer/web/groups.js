@@ -81,5 +81,5 @@ function prompt(one, { info = false } = {}) {
       : null);
 }
 
-Object.assign(window.rs, { rollout, column, prompt, messages, meanReward });
+Object.assign(window.rs, { rollout, column, prompt, messages, meanReward, cutNote });
 })();

@@ -1,8 +1,8 @@
 "use strict";
-// What a run came to: facts, results, evaluations, usage of models, failures, the curves of each stage, the recipe.
+// What a run came to: facts, results, evaluations, replays, usage of models, failures, the curves of each stage, the recipe.
 (() => {
 const { el, chip, fold, table, show, plural, duration, formatted, difference, meter, chart, spark, grouped, rank, LATE, isConstant,
-  constants } = window.rs;
+  constants, watchCharts, watchPanel } = window.rs;
 
 const STATE = { finished: "✓ finished", running: "… running", stopped: "■ stopped early", failed: "✗ ended by an error",
   unknown: "? no summary" };
@@ -118,17 +118,27 @@ const byKind = (all) => {
   return [...kinds];
 };
 
+const tables = (one) => one.tables.map((found) => el("div", { class: "sheet" }, el("h3", {}, found.title),
+  sheet(found.columns, found.rows, one.shares),
+  found.more ? el("p", { class: "soft small" }, `… ${plural(found.more, "more row")} not shown`) : null,
+  found.note ? el("p", { class: "soft small" }, found.note) : null));
+
 function evaluations(data) {
   if (!data.evaluations.length) return null;
-  const tables = (one) => one.tables.map((found) => el("div", { class: "sheet" }, el("h3", {}, found.title),
-    sheet(found.columns, found.rows, one.shares),
-    found.more ? el("p", { class: "soft small" }, `… ${plural(found.more, "more row")} not shown`) : null,
-    found.note ? el("p", { class: "soft small" }, found.note) : null));
   return el("section", { class: "stage", id: "evaluations", "aria-label": "Evaluations" },
     el("div", { class: "title" }, el("h2", {}, "Evaluations"), chip(plural(data.evaluations.length, "stage"))),
     data.evaluations.length > 1 ? el("div", { class: "card" }, byKind(data.evaluations).map(([kind, some]) => compared(kind, some))) : null,
     data.evaluations.map((one) => fold(data.evaluations.length === 1, one.name, one.kind,
       el("div", { class: "card" }, tables(one)))));
+}
+
+// What other rewards or estimators would have given to the rollouts of the run.
+function replays(data) {
+  return data.replays.map((one, i) => el("section", { class: "stage", "aria-label": `Replay ${one.name}` },
+    el("div", { class: "title" }, el("h2", {}, `Replay: ${one.name}`)),
+    one.unread ? el("p", { class: "soft" }, "This file cannot be read.")
+      : i < 2 ? el("div", { class: "card" }, tables(one))
+        : fold(false, plural(one.tables.length, "table"), "", el("div", { class: "card" }, tables(one)))));
 }
 
 // ---- usage of models, failures ---------------------------------------------------------------------------------------
@@ -182,26 +192,30 @@ function lessons(one, part) {
 
 // ---- the curves of a stage -------------------------------------------------------------------------------------------
 
-// Returns what a stage draws: lessons of process rewards, charts by prefix, and the lines that say no more than a number.
-function layout(one) {
-  const learned = learners(one).flatMap((part) => lessons(one, part));
-  const used = new Set(learned.flatMap(([, lines]) => lines.map((line) => line.name)));
-  const all = grouped(one.curves.filter((curve) => !used.has(curve.name)), one.parts);
+// Returns what a stage draws: the charts of the watch, lessons of process rewards, charts by prefix, and the lines that
+// say no more than a number.
+function layout(one, watch) {
+  const watched = watchCharts(one, watch), learned = learners(one).flatMap((part) => lessons(one, part));
+  const used = new Set([...watched, ...learned].flatMap(([, lines]) => lines.map((line) => line.name)));
+  // An alarm is a mark in the charts of the watch.
+  const all = grouped(one.curves.filter((curve) => !used.has(curve.name) && curve.name !== "watch/alarm"), one.parts);
   const still = ([, lines]) => lines.every(isConstant);
   const groups = all.map(([prefix, charts]) => [prefix, charts.filter((entry) => !still(entry))])
     .filter(([, charts]) => charts.length);
   const flat = all.flatMap(([, charts]) => charts.filter(still).flatMap(([, lines]) => lines));
-  return { learned, groups, flat };
+  return { watched, learned, groups, flat };
 }
 
-// The curves of a stage: `node`, and `update(stage)`, which is false if there are other curves now.
-function curves(one, { tabled = false } = {}) {
+// The curves of a stage: `node`, and `update(stage, watch)`, which is false if there are other curves now. `watch` is what
+// the watch of the stage found, and `link` returns the address of the rollouts of a prompt at a step.
+function curves(one, { tabled = false, watch = null, link = null } = {}) {
   const sync = `stage ${one.name}`, made = [];
-  const drawn = ([name, lines]) => {
-    made.push(chart(name, lines, sync));
+  const drawn = ([name, lines, more]) => {
+    made.push(chart(name, lines, sync, more));
     return made[made.length - 1].node;
   };
-  const { learned, groups, flat } = layout(one);
+  const { watched, learned, groups, flat } = layout(one, watch);
+  const guard = watched.length || watch ? watchPanel(watched.map(drawn), watch, link) : null;
   const panel = learned.length ? fold(true, "Process rewards",
     "fresh: on rollouts that the model has not learned from; chance: what a coin gets",
     el("div", { class: `charts row${Math.min(4, learned.length)}` }, learned.map(drawn))) : null;
@@ -211,19 +225,20 @@ function curves(one, { tabled = false } = {}) {
     group.classList.add(`wide${Math.min(3, charts.length)}`);
     return group;
   });
-  const node = el("div", { class: "curves" }, panel,
+  const node = el("div", { class: "curves" }, guard && guard.node, panel,
     one.curves.length ? el("div", { class: "groups" }, folds)
       : el("p", { class: "empty" }, "No metrics were written for this stage."),
     constants(flat));
-  const shape = ({ learned: a, groups: b, flat: c }) => JSON.stringify([a.map(([name]) => name),
-    b.map(([, charts]) => charts.map(([name, lines]) => [name, lines.map((line) => line.name)])),
-      c.map((line) => [line.name, line.y[0]])]);
-  const before = shape({ learned, groups, flat });
-  const update = (next) => {
-    const now = layout(next);
-    if (shape(now) !== before) return false;
-    const all = [...now.learned, ...now.groups.flatMap(([, charts]) => charts)];
-    all.forEach(([, lines], i) => made[i].update(lines));
+  const named = ([name, lines]) => [name, lines.map((line) => [line.name, line.label])];
+  const shape = (now, found) => JSON.stringify([!found, now.watched.map(named), now.learned.map(([name]) => name),
+    now.groups.map(([, charts]) => charts.map(named)), now.flat.map((line) => [line.name, line.y[0]])]);
+  const before = shape({ watched, learned, groups, flat }, watch);
+  const update = (next, found = null) => {
+    const now = layout(next, found);
+    if (shape(now, found) !== before) return false;
+    const all = [...now.watched, ...now.learned, ...now.groups.flatMap(([, charts]) => charts)];
+    all.forEach(([, lines, more], i) => made[i].update(lines, more));
+    if (guard) guard.update(found);
     return true;
   };
   return { node, update };
@@ -257,7 +272,6 @@ const UP = /^(mean@|best@|pass@|accuracy|verified|top1|f1|precision|recall|exact
 const direction = (metric) => { const name = metric.replace(/^(validation\/)?(sources\/[^/]+\/)?/, "");
 return UP.test(name) ? 1 : DOWN.test(name) ? -1 : 0; };
 
-Object.assign(window.rs, { distinct, direction, top, stateChip, about, heads, evaluations, byKind, compared, models, usage,
-  failures, curves, longest, stageTitle: title,
-  recipe });
+Object.assign(window.rs, { distinct, direction, top, stateChip, about, heads, evaluations, replays, byKind, compared, models,
+  usage, failures, curves, longest, stageTitle: title, recipe });
 })();

@@ -1,15 +1,17 @@
 "use strict";
 // Lays out the report: the overview of the run from the JSON next to this script, and what the policy wrote.
 (() => {
-const { el, chip, fold, show, plural, column, prompt, top, about, heads, evaluations, models, failures, curves, longest, stageTitle,
-  recipe, controls } = window.rs;
+const { el, chip, fold, show, plural, column, prompt, top, about, heads, trust, trustWord, watchOf, evaluations, replays, models,
+  failures, curves, longest, stageTitle, recipe, controls } = window.rs;
 const data = JSON.parse(document.getElementById("data").textContent);
 window.rs.data = data;
 
 function rail() {
   const links = data.stages.map((stage, i) => [i ? el("span", { class: "arrow", "aria-hidden": "true" }, "→") : null,
     el("a", { href: `#stage-${i}` }, stage.name, el("span", {}, about(stage)))]);
-  return el("nav", { class: "rail", "aria-label": "Stages" }, links, el("span", { class: "controls" }, controls(longest(data.stages))));
+  const word = trustWord(data);
+  return el("nav", { class: "rail", "aria-label": "Stages" }, links,
+    word ? el("a", { href: "#trust" }, "reward", el("span", {}, word)) : null, el("span", { class: "controls" }, controls(longest(data.stages))));
 }
 
 function pair(groups, scale) {
@@ -42,7 +44,7 @@ function rollouts(found) {
 function stage(one, i) {
   const tabled = data.evaluations.some((other) => other.name === one.name);
   return el("section", { class: "stage", id: `stage-${i}`, "aria-label": `Stage ${one.name}` },
-    stageTitle(one, data), curves(one, { tabled }).node, rollouts(one.rollouts));
+    stageTitle(one, data), curves(one, { tabled, watch: watchOf(data, one) }).node, rollouts(one.rollouts));
 }
 
 function footer() {
@@ -52,7 +54,8 @@ function footer() {
   return el("footer", {}, notes.filter(Boolean).map((note) => el("p", {}, note)));
 }
 
-document.getElementById("page").replaceChildren(...[top(data, "rewardsmith"), rail(), heads(data), evaluations(data), models(data),
+document.getElementById("page").replaceChildren(...[top(data, "rewardsmith"), rail(), heads(data), trust(data), evaluations(data),
+  replays(data), models(data),
   el("main", { id: "main" }, data.stages.length ? data.stages.map(stage)
     : el("p", { class: "empty" }, "Nothing has been written to this folder yet.")),
   recipe(data), footer()].flat().filter(Boolean));
