@@ -219,6 +219,17 @@ def test_j_goes_over_the_end_of_a_page(open_page: Open, address: str) -> None:
     page.wait_for_selector("text=page 1 of")
 
 
+def test_j_goes_over_the_end_of_a_page_that_is_drawn_meanwhile(open_page: Open, address: str) -> None:
+    page = open_page(address + "#view=rollouts&run=long&stage=policy&line=49")
+    page.wait_for_selector(".row.on")
+    page.evaluate(
+        "document.body.dispatchEvent(new KeyboardEvent('keydown', { key: 'j', bubbles: true }));"
+        "window.dispatchEvent(new HashChangeEvent('hashchange'));"
+    )
+    page.wait_for_selector("text=page 2 of")
+    page.wait_for_selector(".row.on >> nth=0")
+
+
 def test_a_deep_link_shows_its_rollout_and_hostile_text_stays_text(open_page: Open, address: str) -> None:
     page = open_page(address + "#view=rollouts&run=judged&stage=policy&line=2&rollout=1")
     page.wait_for_selector(".rollout.on")

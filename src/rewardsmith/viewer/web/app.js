@@ -20,10 +20,7 @@ const app = {
     const base = fresh ? { view: app.state.view, run: app.state.run, with: app.state.with } : app.state;
     return `#${query({ ...base, ...changes })}`;
   },
-  go(changes, { quiet = false } = {}) {
-    const to = app.address(changes);
-    if (quiet) { history.replaceState(null, "", to); app.state = parse(); } else if (to !== location.hash) location.hash = to;
-  },
+  go(changes) { location.hash = app.address(changes); },
   say(text) { say.textContent = text; },
   failed(error) { app.say(error.message); notice(error.message); },
 };

@@ -226,11 +226,16 @@ function browse(app) {
     await Promise.all([fill(stage, mine), open(stage)]);
   }
 
+  // A page of the list; `find` is a line whose page is wanted instead.
+  function rowsOf(stage, page, find = "") {
+    const filter = Object.fromEntries(KEPT.map((name) => [name, app.state[name]]));
+    return source.rows(app.state.run, { ...filter, by: app.state.by || "groups", stage: stage.name,
+      offset: page * PAGE, limit: PAGE, find });
+  }
+
   async function fill(stage, mine) {
-    const { state } = app, find = state.page === "" ? state.line : "";
-    const filter = Object.fromEntries(KEPT.map((name) => [name, state[name]]));
-    const found = await source.rows(state.run, { ...filter, by: state.by || "groups", stage: stage.name,
-      offset: Number(state.page || 0) * PAGE, limit: PAGE, find });
+    const { state } = app;
+    const found = await rowsOf(stage, Number(state.page || 0), state.page === "" ? state.line : "");
     if (mine !== alive) return;
     const page = Math.floor(found.offset / PAGE);
     me.page = page;
@@ -290,19 +295,20 @@ function browse(app) {
 
   // Goes to the next or previous row, over the ends of pages.
   async function next(by) {
-    const { state } = app, { page } = me, stage = stageOf();
-    if (!me.rows.length || !stage) return;
-    let at = me.rows.findIndex((one) => String(one.line) === state.line
+    const { state } = app, stage = stageOf();
+    let { page, rows } = me;
+    if (!rows.length || !stage) return;
+    const now = rows.findIndex((one) => String(one.line) === state.line
       && (one.place === null || String(one.place) === state.rollout));
-    at = at < 0 ? (by > 0 ? 0 : me.rows.length - 1) : at + by;
-    if (at < 0 || at >= me.rows.length) {
+    let at = now < 0 ? (by > 0 ? 0 : rows.length - 1) : now + by;
+    if (at < 0 || at >= rows.length) {
       if ((by < 0 && page === 0) || page * PAGE + at >= me.total) return;
-      app.go({ page: String(page + by) }, { quiet: true });
-      await refresh();
-      at = by > 0 ? 0 : me.rows.length - 1;
+      page += by;
+      ({ rows } = await rowsOf(stage, page));
+      at = by > 0 ? 0 : rows.length - 1;
     }
-    const one = me.rows[at];
-    if (one) app.go({ stage: stage.name, line: one.line, rollout: one.place ?? "", page: String(me.page) });
+    const one = rows[at];
+    if (one) app.go({ stage: stage.name, line: one.line, rollout: one.place ?? "", page: String(page) });
   }
 
   function scrub(by) {
