@@ -306,6 +306,26 @@ def _copied(value: Any) -> Any:
     return [_copied(inner) for inner in value] if is_tables else value
 
 
+# ---- jobs ----------------------------------------------------------------------------------------------------------
+
+
+def _take_reward(inputs: CommandInputs, loaded: LoadedReward) -> Chosen:
+    """Give a job the reward, and the models that it names; return its table."""
+    inputs.take(loaded.found)
+    inputs.given = loaded.models
+    return loaded.found.reward
+
+
+def _take_data(inputs: CommandInputs, data: Any) -> None:
+    """Give a job the source that it knows as "data"."""
+    is_place = isinstance(data, str | Path)
+    inputs.data["data"] = find_source(str(data)) if is_place else _choose(SOURCE, data, "data source")
+
+
+def _result_of(job: Job, inputs: CommandInputs) -> Result:
+    return call_without_loop(lambda stop: CommandRun(job, inputs, CommandOptions(), stop).result())
+
+
 def evaluate(
     reward: Any,
     data: Any,
@@ -333,10 +353,7 @@ def evaluate(
         raise UserError(f"reward is None: name the reward to measure on {kind}")
     inputs, values = CommandInputs(), dict(settings)
     if reward is not None:
-        loaded = _load(reward, models)
-        inputs.take(loaded.found)
-        inputs.given = loaded.models
-        values["reward"] = loaded.found.reward
+        values["reward"] = _take_reward(inputs, _load(reward, models))
     job: type[Job]
     if kind == "policy":
         from rewardsmith.runs.evaluate_rollouts import EvaluateRollouts as job  # noqa: N813, PLC0415
@@ -345,11 +362,10 @@ def evaluate(
     else:
         from rewardsmith.trainers.evaluate.evaluate_reward import EvaluateReward as job  # noqa: N813, PLC0415
 
-        is_place = isinstance(data, str | Path)
-        inputs.data["data"] = find_source(str(data)) if is_place else _choose(SOURCE, data, "data source")
+        _take_data(inputs, data)
         values |= {"kind": kind, "data": "data"}
     checked = validated(job, values)
-    return call_without_loop(lambda stop: CommandRun(checked, inputs, CommandOptions(), stop).result())
+    return _result_of(checked, inputs)
 
 
 def compare(
@@ -388,11 +404,9 @@ def compare(
         place = f"{folder}:{settings['stage']}" if settings.get("stage") else folder
         loaded = LoadedReward(find_reward(place, as_override_texts(overrides)), _models(models or {})[1])
     if loaded is not None:
-        inputs.take(loaded.found)
-        inputs.given = loaded.models
-        values["reward"] = loaded.found.reward
+        values["reward"] = _take_reward(inputs, loaded)
     job = validated(ScoreRollouts, {**values, "estimator": as_estimator_text(estimator)})
-    return call_without_loop(lambda stop: CommandRun(job, inputs, CommandOptions(), stop).result())
+    return _result_of(job, inputs)
 
 
 def audit(
@@ -433,24 +447,20 @@ def audit(
     if isinstance(reward, str) and _is_place(reward):
         values["reward"] = reward
     else:
-        loaded = _load(reward, models)
-        inputs.take(loaded.found)
-        inputs.given = loaded.models
-        values["reward"] = loaded.found.reward
+        values["reward"] = _take_reward(inputs, _load(reward, models))
     if reference is not None:
         second = _load(reference, models)
         inputs.models |= second.found.models
         inputs.given |= second.models
         values["reference"] = second.found.reward
     if data is not None:
-        is_place = isinstance(data, str | Path)
-        inputs.data["data"] = find_source(str(data)) if is_place else _choose(SOURCE, data, "data source")
+        _take_data(inputs, data)
         values["data"] = "data"
     values = AuditCommand.fill(values, inputs, ())
     if model is not None:
         values["model"] = inputs.add_model(str(model), "model", ())
     checked = validated(AuditCommand, values)
-    return call_without_loop(lambda stop: CommandRun(checked, inputs, CommandOptions(), stop).result())
+    return _result_of(checked, inputs)
 
 
 def load_run(folder: str | Path) -> TrainedRun:
