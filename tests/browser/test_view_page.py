@@ -32,6 +32,11 @@ def wait_for(page: Any, condition: str, argument: Any = None) -> None:
     page.wait_for_function(condition, arg=argument)
 
 
+def press(key: str) -> str:
+    """Return a script that presses a key at once, before the page has heard of what went before."""
+    return f"document.body.dispatchEvent(new KeyboardEvent('keydown', {{ key: '{key}', bubbles: true }}));"
+
+
 def write_runs(folder: Path) -> Path:
     write_fake_run(folder / "long", steps=24, prompts=6)
     write_fake_run(folder / "short", steps=8, prompts=6)
@@ -222,12 +227,18 @@ def test_j_goes_over_the_end_of_a_page(open_page: Open, address: str) -> None:
 def test_j_goes_over_the_end_of_a_page_that_is_drawn_meanwhile(open_page: Open, address: str) -> None:
     page = open_page(address + "#view=rollouts&run=long&stage=policy&line=49")
     page.wait_for_selector(".row.on")
-    page.evaluate(
-        "document.body.dispatchEvent(new KeyboardEvent('keydown', { key: 'j', bubbles: true }));"
-        "window.dispatchEvent(new HashChangeEvent('hashchange'));"
-    )
+    page.evaluate(press("j") + "window.dispatchEvent(new HashChangeEvent('hashchange'))")
     page.wait_for_selector("text=page 2 of")
     page.wait_for_selector(".row.on >> nth=0")
+
+
+def test_keys_that_come_faster_than_the_page_is_drawn(open_page: Open, address: str) -> None:
+    page = open_page(address + "#view=rollouts&run=long&stage=policy&line=0")
+    page.wait_for_selector(".row.on")
+    page.evaluate(press("j") * 3 + press("k"))
+    wait_for(page, "() => document.querySelectorAll('.row')[2].classList.contains('on')")
+    page.evaluate("document.querySelectorAll('.row')[5].click();" + press("j"))
+    wait_for(page, "() => document.querySelectorAll('.row')[6].classList.contains('on')")
 
 
 def test_a_deep_link_shows_its_rollout_and_hostile_text_stays_text(open_page: Open, address: str) -> None:

@@ -8,13 +8,16 @@ const NAMES = ["view", "run", "stage", "line", "rollout", "page", "cases", ...KE
 const VIEWS = { runs: "Runs", run: "Overview", rollouts: "Rollouts", compare: "Compare" };
 const main = document.getElementById("main"), bar = document.getElementById("bar"), say = document.getElementById("say");
 
-function parse() {
-  const given = new URLSearchParams(location.hash.slice(1));
-  return { ...Object.fromEntries(NAMES.map((name) => [name, given.get(name) || ""])), with: given.getAll("with") };
-}
-
 const app = {
-  state: parse(), runs: [],
+  runs: [],
+  // What the address says, also before the page is drawn for it; `view` and `run` have defaults.
+  get state() {
+    const given = new URLSearchParams(location.hash.slice(1)), { runs } = app;
+    const state = { ...Object.fromEntries(NAMES.map((name) => [name, given.get(name) || ""])), with: given.getAll("with") };
+    if (!Object.hasOwn(VIEWS, state.view)) state.view = state.run || runs.length === 1 ? "run" : "runs";
+    if (!state.run && runs.length) state.run = runs.length === 1 || state.view !== "runs" ? runs[0].name : "";
+    return state;
+  },
   // The address of a place: the present one with some changes; `fresh` forgets the filters.
   address(changes, { fresh = false } = {}) {
     const base = fresh ? { view: app.state.view, run: app.state.run, with: app.state.with } : app.state;
@@ -158,7 +161,7 @@ document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.altKey || event.metaKey || event.defaultPrevented || document.querySelector("dialog[open]")) return;
   if (event.key === "Escape" && typing) { typing.blur(); return; }
   if (typing) return;
-  const inBrowse = app.state.view === "rollouts", slider = event.target.matches("input[type=range]");
+  const inBrowse = app.state.view === "rollouts" && shown?.next, slider = event.target.matches("input[type=range]");
   const changeTo = (view) => () => {
     if (view === "runs" || view === "compare" || app.state.run) location.hash = app.address({ view }, { fresh: true });
   };
@@ -186,10 +189,7 @@ const MAKE = { runs: runsView, run: runView, rollouts: () => browse(app), compar
 let shown = null, place = "";
 
 async function draw() {
-  app.state = parse();
   const { state } = app;
-  if (!Object.hasOwn(MAKE, state.view)) state.view = state.run ? "run" : app.runs.length === 1 ? "run" : "runs";
-  if (!state.run && app.runs.length) state.run = app.runs.length === 1 || state.view !== "runs" ? app.runs[0].name : "";
   notice("");
   drawBar();
   document.title = ["rewardsmith", state.view === "runs" || state.view === "compare" ? VIEWS[state.view] : state.run].join(" · ");

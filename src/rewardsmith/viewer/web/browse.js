@@ -296,8 +296,9 @@ function browse(app) {
   // Goes to the next or previous row, over the ends of pages.
   async function next(by) {
     const { state } = app, stage = stageOf();
-    let { page, rows } = me;
-    if (!rows.length || !stage) return;
+    if (!me.rows.length || !stage) return;
+    let page = state.page === "" ? me.page : Number(state.page); // the list may not be drawn yet
+    let { rows } = page === me.page ? me : await rowsOf(stage, page);
     const now = rows.findIndex((one) => String(one.line) === state.line
       && (one.place === null || String(one.place) === state.rollout));
     let at = now < 0 ? (by > 0 ? 0 : rows.length - 1) : now + by;
