@@ -301,6 +301,7 @@ def test_a_bundle_is_the_same_page_from_files(open_page: Open, tmp_path: Path) -
             )
             page.click("text=clear the filters")
             page.fill("#search", "easy to follow")
+            wait_for(page, "() => location.hash.includes('text=easy')")
             page.wait_for_selector(".row")
             page.click(".row >> nth=0")
             page.wait_for_selector(".group .rollout")

@@ -18,7 +18,7 @@ function input(label, name, value, change, attributes = {}) {
   let timer = null;
   const send = () => {
     clearTimeout(timer);
-    if (box.value === (value || "")) return;
+    if (box.value === (value || "") || !box.isConnected) return; // the reader may have gone to another run
     value = box.value;
     change({ [name]: value });
   };
