@@ -315,3 +315,20 @@ def test_a_bundle_is_the_same_page_from_files(open_page: Open, tmp_path: Path) -
         finally:
             server.shutdown()
             thread.join()
+
+
+def test_what_is_typed_is_kept_by_other_filters_and_left_behind_in_another_run(open_page: Open, address: str) -> None:
+    page = open_page(address + "#view=rollouts&run=long&stage=policy")
+    page.wait_for_selector(".row")
+    typed = "const box = document.getElementById('search'); box.value = TEXT; box.dispatchEvent(new Event('input'));"
+    page.evaluate(
+        typed.replace("TEXT", "'easy'")
+        + "const sort = document.querySelector('select[name=sort]'); sort.value = 'reward';"
+        + "sort.dispatchEvent(new Event('change'));"
+    )
+    wait_for(page, "() => location.hash.includes('text=easy') && location.hash.includes('sort=reward')")
+    deep = "#view=rollouts&run=judged&stage=policy&line=2&rollout=1"
+    page.evaluate(f"{typed.replace('TEXT', repr('follow'))} location.hash = '{deep}';")
+    page.wait_for_selector(".rollout.on")
+    page.wait_for_timeout(600)  # longer than a search waits for the next key
+    assert page.evaluate("location.hash") == deep

@@ -18,7 +18,7 @@ function input(label, name, value, change, attributes = {}) {
   let timer = null;
   const send = () => {
     clearTimeout(timer);
-    if (box.value === (value || "") || !box.isConnected) return; // the reader may have gone to another run
+    if (box.value === (value || "")) return;
     value = box.value;
     change({ [name]: value });
   };
@@ -195,7 +195,9 @@ function browse(app) {
   // Unless one is chosen, the stage with the most groups.
   const stageOf = () => stages.find((one) => one.name === app.state.stage) || stages.toSorted((a, b) => b.groups - a.groups)[0];
   const scaleOf = (stage) => ({ low: Math.min(0, stage.low ?? 0), high: Math.max(1, stage.high ?? 1) });
-  const change = (to) => app.go({ ...to, page: "", line: "", rollout: "" });
+  const change = (to) => { // the reader may have gone to another view before what was typed is sent
+    if (node.isConnected) app.go({ ...to, page: "", line: "", rollout: "" });
+  };
 
   async function refresh() {
     const { state } = app, mine = ++alive;
