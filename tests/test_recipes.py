@@ -77,9 +77,12 @@ def small(path: Path, changes: list[str]) -> Recipe:
 CLUSTERS = [p for p in RECIPES if p.parent.name == "scale" and p.stem != "quickstart_verl"]
 # Lifecycles, and those with files of their own (tests/runs/test_starters.py), have tests of their own.
 HERE = [p for p in RECIPES if p.stem != "lifecycle" and p.parent.name != "start" and p not in CLUSTERS]
+LONG = ("policy_with_a_ranker", "online")
 
 
-@pytest.mark.parametrize("path", HERE, ids=lambda p: p.stem)
+@pytest.mark.parametrize(
+    "path", [pytest.param(p, id=p.stem, marks=[pytest.mark.slow] * (p.stem in LONG)) for p in HERE]
+)
 def test_a_recipe_runs_from_end_to_end(
     path: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:

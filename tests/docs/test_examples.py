@@ -62,6 +62,7 @@ def test_a_function_trains_a_model_and_the_run_is_looked_at(
     assert "32 answers of step 2:" in printed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("notebook", sorted(EXAMPLES.glob("notebooks/*.ipynb")), ids=lambda path: path.stem)
 def test_a_notebook_runs_in_a_kernel(notebook: Path, reader: Path) -> None:
     """In a real kernel, whose event loop is running."""

@@ -94,6 +94,7 @@ def test_an_answer_depends_on_its_prompt_and_seed_alone(
     check_every=st.integers(1, 9),
 )
 @settings(max_examples=15)
+@pytest.mark.slow
 def test_an_answer_does_not_depend_on_blocks_and_on_waiting_for_them(
     alone: dict[str, list[list[int]]], take: int, rows: int, tokens: int, spare: int, check_every: int
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the kernels run on the GPU")
 @pytest.mark.skipif(find_spec("triton") is None, reason="needs triton")
 def test_the_kernels_pass_the_tests_of_their_torch_versions() -> None:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from transformers import AutoModelForCausalLM
 
 from tests.runs.processes import metrics, outcome, prepared, run
@@ -63,6 +64,7 @@ learn.optimizer = { lr = 1e-3 }
 OFFLOADED = [f"models.{name}.offload=true" for name in ("policy", "prm", "frozen")]
 
 
+@pytest.mark.slow
 def test_offloaded_models_give_the_same(tmp_path: Path) -> None:
     folders = [prepared(tmp_path / name, RECIPE) for name in ("loaded", "offloaded")]
     for folder, changes in zip(folders, ([], OFFLOADED), strict=True):
