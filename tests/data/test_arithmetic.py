@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from rewardsmith import Message, Prompt, Rollout, RolloutGroup, UserError
 from rewardsmith.data.arithmetic import (
     MAX_VALUE,
-    STEP_TRUTHS,
     Arithmetic,
     ArithmeticGrading,
     answer,
@@ -26,6 +25,7 @@ from rewardsmith.data.arithmetic import (
     miracle,
     points,
     solution,
+    step_truth,
 )
 from rewardsmith.rewards import make_reward
 from rewardsmith.rewards.rules import arithmetic, arithmetic_steps
@@ -82,7 +82,7 @@ def test_steps_are_checked_one_by_one(text: str, verdicts: list[bool]) -> None:
 
 def judged(text: str) -> list[tuple[str, bool]]:
     prompt = Prompt("p", [Message("user", "?")], info={"problem": "7+5-3"})
-    return [(text[step.start : step.end], step.right) for step in STEP_TRUTHS["arithmetic"](prompt, text)]
+    return [(text[step.start : step.end], step.right) for step in step_truth(prompt, text)]
 
 
 MISSING = ("", False)

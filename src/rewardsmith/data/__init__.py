@@ -7,6 +7,7 @@ from rewardsmith.data.reasoning_gym import ReasoningGym
 from rewardsmith.data.row_sources import Jsonl, Parquet, Rows
 from rewardsmith.data.source import CheckedSource, Reads, Source
 from rewardsmith.data.translation import Translation, TranslationRanking
+from rewardsmith.data.word_problems import WordProblemGrading, WordProblemRanking, WordProblems
 
 SOURCES: dict[str, type[Source]] = {
     "arithmetic": Arithmetic,
@@ -16,6 +17,9 @@ SOURCES: dict[str, type[Source]] = {
     "reasoning-gym": ReasoningGym,
     "translation": Translation,
     "translation-ranking": TranslationRanking,
+    "word-problems": WordProblems,
+    "word-problems-grading": WordProblemGrading,
+    "word-problems-ranking": WordProblemRanking,
 }
 
 SOURCE = Choice(
@@ -45,5 +49,8 @@ __all__ = [
     "Source",
     "Translation",
     "TranslationRanking",
+    "WordProblemGrading",
+    "WordProblemRanking",
+    "WordProblems",
     "open_source",
 ]

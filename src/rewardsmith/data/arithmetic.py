@@ -24,7 +24,7 @@ from __future__ import annotations
 import hashlib
 import random
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated
 
 from pydantic import Field
@@ -210,12 +210,6 @@ def step_truth(prompt: Prompt, text: str) -> list[JudgedStep]:
     if not isinstance(problem, str):
         raise ValueError(f"info.problem of the prompt {prompt.id!r} is {problem!r:.60}: it should be such as 7+5-3")
     return judged_steps(problem, text)
-
-
-StepTruth = Callable[..., Sequence[JudgedStep]]
-"""Called with a prompt and the text of an answer; `ValueError` for a prompt of which it knows nothing."""
-
-STEP_TRUTHS: dict[str, StepTruth] = {"arithmetic": step_truth}
 
 
 # ---- data for a policy -------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated, ClassVar
@@ -13,11 +13,17 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from rewardsmith.config import Choice, Chosen
+from rewardsmith.data import arithmetic, word_problems
 from rewardsmith.rewards.base import CannotScore, failure_of
 from rewardsmith.text.steps import JudgedStep, tokens_of_judged
 from rewardsmith.types import Prompt, Rollout, RolloutGroup, Score
 
-StepTruthChoice = Annotated[Chosen, Choice("step truth", "rewardsmith.data.arithmetic:STEP_TRUTHS", inputs=2)]
+StepTruth = Callable[..., Sequence[JudgedStep]]
+"""Called with a prompt and the text of an answer; `ValueError` for a prompt of which it knows nothing."""
+
+STEP_TRUTHS: dict[str, StepTruth] = {"arithmetic": arithmetic.step_truth, "word-problems": word_problems.step_truth}
+
+StepTruthChoice = Annotated[Chosen, Choice("step truth", "rewardsmith.rewards.step_rewards:STEP_TRUTHS", inputs=2)]
 """A function that knows which steps of an answer are right."""
 
 MAX_STEPS_QUOTED, MAX_CHARACTERS_QUOTED = 8, 60

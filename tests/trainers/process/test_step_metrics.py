@@ -8,7 +8,7 @@ from rewardsmith.data.arithmetic import Arithmetic
 from rewardsmith.trainers.process.process_rewards import step_metrics
 from rewardsmith.types import Message, Prompt, Rollout, RolloutGroup
 
-TRUTH: Chosen = Choice("step truth", "rewardsmith.data.arithmetic:STEP_TRUTHS", inputs=2).choose("arithmetic")
+TRUTH: Chosen = Choice("step truth", "rewardsmith.rewards.step_rewards:STEP_TRUTHS", inputs=2).choose("arithmetic")
 PROMPT = Arithmetic().prompt("7+5-3")
 FOREIGN = Prompt("other", [Message("user", "Who?")])
 

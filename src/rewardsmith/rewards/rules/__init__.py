@@ -15,6 +15,8 @@ from rewardsmith.rewards.rules.answer_rules import (
     normalised,
     numeric,
     translation_words,
+    word_problem,
+    word_problem_steps,
 )
 from rewardsmith.rewards.rules.code_rule import code, sandbox_ready
 from rewardsmith.rewards.rules.gym_rule import reasoning_gym
@@ -45,6 +47,8 @@ RULES: dict[str, Callable[..., float]] = {
     "repetition": repetition,
     "tags": tags,
     "translation_words": translation_words,
+    "word_problem": word_problem,
+    "word_problem_steps": word_problem_steps,
 }
 
 NEEDS: dict[str, Needs] = {

@@ -12,6 +12,8 @@ from pydantic import Field
 
 from rewardsmith.data.arithmetic import check_steps
 from rewardsmith.data.translation import SOURCE_WORDS, quality
+from rewardsmith.data.word_problems import chain_of, conclusion
+from rewardsmith.data.word_problems import check_steps as check_equations
 from rewardsmith.rewards.base import CannotScore
 from rewardsmith.rewards.rules.math.units import PARTS, SCALES
 from rewardsmith.rewards.rules.rule_settings import Extract, Final, answer_part, extracted
@@ -262,6 +264,25 @@ def arithmetic_steps(
         raise CannotScore(
             "invalid", f"info.problem of the prompt {prompt.id!r} is {problem!r:.60}, but should be such as 7+5-3"
         ) from error
+    return sum(held) / len(held) if share else float(all(held))
+
+
+def word_problem(prompt: Prompt, text: str) -> float:
+    """1 when the text ends with `The answer is N.` and N is the answer, else 0."""
+    return float(conclusion(text) == truth(prompt))
+
+
+def word_problem_steps(
+    prompt: Prompt,
+    text: str,
+    *,
+    share: Annotated[bool, Field(description="the share of the steps that hold, not whether all of them do")] = False,
+) -> float:
+    """1 when every equation is there, follows and is right, and the conclusion follows from them, else 0."""
+    try:
+        held = check_equations(chain_of(prompt), text)
+    except ValueError as error:
+        raise CannotScore("invalid", str(error)) from error
     return sum(held) / len(held) if share else float(all(held))
 
 
