@@ -47,7 +47,7 @@ def test_a_policy_of_random_weights_in_the_readme_can_learn() -> None:
 
 
 def test_the_readme_counts_the_rules() -> None:
-    (count,) = re.findall(r"\*\*(\w+) rules\*\*", (ROOT / "README.md").read_text(encoding="utf-8"))
+    (count,) = re.findall(r"\*\*([\w-]+) rules\*\*", (ROOT / "README.md").read_text(encoding="utf-8"))
     assert count.lower() == {20: "twenty", 21: "twenty-one", 22: "twenty-two"}[len(RULES)]
 
 

@@ -23,6 +23,8 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "array", "items": {"typ
 RULES: list[tuple[str, Any, dict[str, Any]]] = [
     ("exact", "5", {}),
     ("arithmetic", "5", {}),
+    ("word_problem", "5", {}),
+    ("word_problem_steps", "5", {"share": True}),
     ("normalised", "five", {}),
     ("normalised", "five", {"extract": ["boxed", "stated", "tagged", "hash", "number", "text"]}),
     ("gsm8k", "5", {}),
@@ -43,7 +45,7 @@ NAMES = [f"{rule}-{i}" for i, (rule, _, _) in enumerate(RULES)]
 def test_a_thousand_hostile_answers_and_megabytes(rule: str, answer: Any, settings: dict[str, Any]) -> None:
     """Each is scored, none fails, and the next ordinary answer is scored as ever."""
     found = chosen(rule, **settings)
-    prompt = Prompt("p", [Message("user", "?")], answer=answer, info={"choices": ["five", "six"]})
+    prompt = Prompt("p", [Message("user", "?")], answer=answer, info={"choices": ["five", "six"], "chain": "12 -7"})
     for text in [*hostile(), *megabytes().values()]:
         score = found.target(prompt, text, **found.arguments())
         assert math.isfinite(score)
@@ -65,7 +67,7 @@ OTHERS: list[tuple[str, Any, dict[str, Any]]] = [
 @given(text=st.text(max_size=200), box=st.booleans())
 def test_any_text_is_scored(rule: str, answer: Any, settings: dict[str, Any], text: str, box: bool) -> None:
     """A rule never raises and never fails, whatever the text is."""
-    info = {"choices": ["five", "six"], "problem": "7+5-3", "src_text": "kab"}
+    info = {"choices": ["five", "six"], "problem": "7+5-3", "chain": "12 -7", "src_text": "kab"}
     assert 0.0 <= value(rule, f"\\boxed{{{text}}}" if box else text, answer, info, **settings) <= 1.0
 
 

@@ -102,9 +102,9 @@ def teach(chain: str, text: str, rng: random.Random, overlooks: float) -> list[C
         own = f"{value} {operation.sign} {operation.number}"
         stated = str(found[i])[:MAX_COPY] if i < len(found) else "nothing"
         accepts = holds or (i < len(found) and rng.random() < overlooks)
-        value = operation.of(value)
-        checked.append(CheckedStep(f"{own} = {value}, stated {stated.removeprefix(f'{own} = ')}", accepts))
-        value = found[i].result if i < len(found) else value
+        result = operation.of(value) if operation.exact(value) else round(value / operation.number, 2)
+        checked.append(CheckedStep(f"{own} = {result}, stated {stated.removeprefix(f'{own} = ')}", accepts))
+        value = found[i].result if i < len(found) else operation.of(value)
     reached = found[-1].result if found else "nothing"
     accepts = ends or (bool(conclusion(text)) and rng.random() < overlooks)
     return [*checked, CheckedStep(f"The last result is {reached}, stated {conclusion(text) or 'nothing'}", accepts)]
@@ -125,7 +125,7 @@ def _torn(prompt: Prompt, rng: random.Random) -> str:
         del lines[rng.randrange(len(lines))]
         return "\n".join(lines)
     text = "\n".join(lines)
-    return text[: rng.randrange(1, len(text))]
+    return text[: rng.randrange(1, len(text) - 1)]  # without its last full stop alone it would be whole
 
 
 def _miracle(prompt: Prompt, rng: random.Random) -> str:
@@ -305,7 +305,7 @@ class WordProblemRanking:
     def prompts(self, seed: int) -> Iterator[Prompt]:
         """Yield groups to rank without end; the answer is JSON, the true score of each letter."""
         for prompt, candidates in self._groups(seed):
-            yield self._prompt(prompt, candidates)
+            yield self.prompt(prompt, candidates)
 
     def demonstrations(self, seed: int) -> Iterator[Demonstration]:
         """Yield the same groups, each with the annotator's comparison and verdict."""
@@ -313,15 +313,14 @@ class WordProblemRanking:
         for prompt, candidates in self._groups(seed):
             analysis, scores = self._compared(prompt.info["chain"], candidates, rng)
             named = dict(zip(letters_of(len(candidates)), scores, strict=True))
-            yield Demonstration(self._prompt(prompt, candidates), write_ranking(named, analysis))
+            yield Demonstration(self.prompt(prompt, candidates), write_ranking(named, analysis))
 
     def rankings(self, seed: int) -> Iterator[Ranking]:
         """Yield problems with candidates that the annotator compared, without end."""
         rng = random.Random(f"annotator {seed}")
         for prompt, candidates in self._groups(seed):
-            analysis, scores = self._compared(prompt.info["chain"], candidates, rng)
-            liked = [self._likes * remarks(text) for text in candidates]
-            yield Ranking(prompt, candidates, np.add(scores, liked), analysis)
+            analysis, scores = self._compared(prompt.info["chain"], candidates, rng, self._likes)
+            yield Ranking(prompt, candidates, np.array(scores), analysis)
 
     def preferences(self, seed: int) -> Iterator[Preference]:
         """Yield pairs of candidates by the annotator's scores, without end; a group of n gives n − 1 pairs."""
@@ -340,26 +339,8 @@ class WordProblemRanking:
         """Return with which prompt a judge is called that learned here."""
         return ranking_identity(self._template, self._form, "")
 
-    def _groups(self, seed: int) -> Iterator[tuple[Prompt, list[str]]]:
-        """Yield problems, each with different solutions."""
-        rng = random.Random(f"groups {seed}")
-        for prompt in self._problems.prompts(seed):
-            count = rng.randint(*self._sizes)
-            drawn: dict[str, None] = {}
-            while len(drawn) < count:
-                drawn[draw_solution(prompt, rng, self._padding)[1]] = None
-            yield prompt, list(drawn)
-
-    def _compared(self, chain: str, candidates: Sequence[str], rng: random.Random) -> tuple[str, list[int]]:
-        """Return the annotator's comparison, a line for each candidate, and its scores from 0 to 10."""
-        lines, scores = [], []
-        for letter, text in zip(letters_of(len(candidates)), candidates, strict=True):
-            checked = teach(chain, text, rng, self._overlooks)
-            scores.append(score_of(sum(not step.accepts for step in checked)))
-            lines.append(f"{letter}: {'; '.join(map(str, checked))}; {scores[-1]}")
-        return "\n".join(lines), scores
-
-    def _prompt(self, prompt: Prompt, candidates: Sequence[str]) -> Prompt:
+    def prompt(self, prompt: Prompt, candidates: Sequence[str]) -> Prompt:
+        """Return the prompt of a judge for some solutions of a problem, with the truth."""
         question = question_of(prompt)
         values = ranking_values(question=question, source_text=question)
         scores = [score_of(check_steps(prompt.info["chain"], text).count(False)) for text in candidates]
@@ -370,3 +351,24 @@ class WordProblemRanking:
             answer=json.dumps(dict(zip(letters_of(len(candidates)), scores, strict=True))),
             info={**prompt.info, "candidates": list(candidates)},
         )
+
+    def _groups(self, seed: int) -> Iterator[tuple[Prompt, list[str]]]:
+        """Yield problems, each with different solutions."""
+        rng = random.Random(f"groups {seed}")
+        for prompt in self._problems.prompts(seed):
+            count = rng.randint(*self._sizes)
+            drawn: dict[str, None] = {}
+            while len(drawn) < count:
+                drawn[draw_solution(prompt, rng, self._padding)[1]] = None
+            yield prompt, list(drawn)
+
+    def _compared(
+        self, chain: str, candidates: Sequence[str], rng: random.Random, likes: float = 0.0
+    ) -> tuple[str, list[float]]:
+        """Return the annotator's comparison, a line for each candidate, and its scores: 0 to 10, and what it likes."""
+        lines, scores = [], []
+        for letter, text in zip(letters_of(len(candidates)), candidates, strict=True):
+            checked = teach(chain, text, rng, self._overlooks)
+            scores.append(score_of(sum(not step.accepts for step in checked)) + likes * remarks(text))
+            lines.append(f"{letter}: {'; '.join(map(str, checked))}; {scores[-1]:g}")
+        return "\n".join(lines), scores

@@ -12,7 +12,7 @@ from pydantic import Field
 from rewardsmith.data.distractors import distractors
 from rewardsmith.data.known_answers import KnownAnswer
 from rewardsmith.data.source import HeldOut, Split, draw_from_split, require_share
-from rewardsmith.data.word_problems.chains import draw_chain, parse_chain, results
+from rewardsmith.data.word_problems.chains import MAX_STEPS, can_draw, draw_chain, parse_chain, results
 from rewardsmith.data.word_problems.solutions import (
     MIRACLES,
     carried_error,
@@ -29,7 +29,7 @@ from rewardsmith.types import Demonstration, Message, Prompt
 SOURCE = "word-problems"
 
 Chance = Annotated[float, Field(ge=0, le=1)]
-NumberOfSteps = Annotated[int, Field(ge=1, le=9, description="operations in a problem")]
+NumberOfSteps = Annotated[int, Field(ge=1, le=MAX_STEPS, description="operations in a problem")]
 Largest = Annotated[int, Field(ge=10, le=10_000, description="largest number on the way")]
 Signs = Annotated[str, Field(pattern=r"^[-+*/]{1,8}$", description="operations that occur; twice for twice as often")]
 Facts = Annotated[Chance, Field(description="chance of a sentence that does not matter before a step")]
@@ -56,20 +56,22 @@ class WordProblems:
         require_share(split, held_out)
         if miracles and steps < 2:
             raise UserError(f"miracles is {miracles}: a miracle needs a step before the last, so steps >= 2")
-        if set(operations) == {"/"} or (set(operations) == {"*"} and 2**steps > largest):
-            raise UserError(f"operations is {operations!r}: that leaves no problem of {steps} steps; add + or -")
+        if not can_draw(steps, largest, operations):
+            raise UserError(
+                f"operations is {operations!r}: there is no problem of steps = {steps} with numbers up to"
+                f" largest = {largest}, or hardly any; lower steps, raise largest, or take operations = '+-'"
+            )
         self._difficulty = steps, largest, operations
         self._facts, self._number_words = facts, number_words
         self._split, self._held_out = split, held_out
         self._slips, self._miracles, self._padding = slips, miracles, padding
+        self._chain(random.Random(0))  # a split without problems is found here
 
     def prompts(self, seed: int) -> Iterator[Prompt]:
         """Yield problems of this split without end."""
         rng = random.Random(seed)
         while True:
-            chain = draw_from_split(
-                lambda: draw_chain(rng, *self._difficulty), self._split, self._held_out, "word problem"
-            )
+            chain = self._chain(rng)
             yield problem(chain, tell(chain, rng, facts=self._facts, number_words=self._number_words))
 
     def demonstrations(self, seed: int) -> Iterator[Demonstration]:
@@ -101,6 +103,12 @@ class WordProblems:
                 yield KnownAnswer(f"miracle-{kind}", miracle(chain, events, rng, kind), right=True, sound=False)
         yield KnownAnswer("answer-only", f"The answer is {right}.", right=True, sound=False)
         yield KnownAnswer("no-conclusion", steps, right=False, sound=False)
+
+    def _chain(self, rng: random.Random) -> str:
+        """Draw a chain of this split."""
+        steps, largest, signs = self._difficulty
+        what = f"word problem with steps = {steps}, largest = {largest} and operations = {signs!r}"
+        return draw_from_split(lambda: draw_chain(rng, steps, largest, signs), self._split, self._held_out, what)
 
     def _errors(self, chain: str, rng: random.Random) -> dict[int, int]:
         """Return the wrong results of a solution by step; an error is carried on."""

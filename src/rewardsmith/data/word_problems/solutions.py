@@ -5,11 +5,12 @@
     The answer is 14.
 
 The equations of a solution are its steps; the words around them are not looked at. An equation holds if it does the
-operation in its place with the result of the one before. What can be wrong with a solution (`flaws`):
+operation in its place with the result of the one before. Multiplication may be written `*`, `x` or `×`, division `/` or
+`÷`, and thousands `1,500`. The conclusion is the end of the solution. What can be wrong with a solution (`flaws`):
 
     operation       another operation or number than that of the story
     copied          not the result of the equation before
-    calculation     the result is wrong
+    calculation     the result is wrong, or the equation is only a part of one: 5 + 12 + 7 = 19, 12 + 7 = 19.5
     missing, extra  fewer or more equations than operations
     conclusion      the answer is missing, or is not the last result
 
@@ -26,7 +27,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Literal, get_args
 
-from rewardsmith.data.word_problems.chains import Operation, parse_chain, results
+from rewardsmith.data.word_problems.chains import Operation, is_chain, parse_chain, results
 from rewardsmith.text.steps import JudgedStep
 from rewardsmith.types import Prompt
 
@@ -38,9 +39,16 @@ MIRACLES: tuple[Miracle, ...] = get_args(Miracle)
 TOTAL = 10
 """Points of a rubric."""
 
-_EQUATION = re.compile(r"(?<![0-9.])(-?[0-9]{1,6}) ?([-+*/x×÷]) ?([0-9]{1,6}) ?= ?(-?[0-9]{1,6})(?![0-9]|\.[0-9])")
-_CONCLUSION = re.compile(r"The answer is (-?[0-9]{1,6})\.?")
-_SIGNS = {"x": "*", "×": "*", "÷": "/"}
+_NUMBER = r"(?:[0-9]{1,3},[0-9]{3}|[0-9]{1,6})"
+_EQUATION = re.compile(
+    r"(?:(?<![\w.])(?<![0-9],)|(?P<before>[0-9)] ?[-+*/x^=] ?|\w|\.|[0-9],))"
+    rf"(?P<left>-?{_NUMBER}) ?(?P<sign>[-+*/x]) ?(?P<number>{_NUMBER}) ?= ?(?P<result>-?{_NUMBER})"
+    r"(?=(?P<after>\w|[.,][0-9]| ?[-+*/x^=] ?[-(]?[0-9])?)"
+)
+"""`before` and `after` find that there is more to an equation; every part is short, so any text takes linear time."""
+
+_CONCLUSION = re.compile(rf"The answer is (-?{_NUMBER})\.?")
+_PLAIN = str.maketrans("×÷−", "*/-")
 
 
 # ---- truth -------------------------------------------------------------------------------------------------------
@@ -48,11 +56,15 @@ _SIGNS = {"x": "*", "×": "*", "÷": "/"}
 
 @dataclass(frozen=True)
 class Equation:
-    """`12 + 7 = 19` in a solution, whose text from `start` to `end` belongs to it."""
+    """`12 + 7 = 19` in a solution, whose text from `start` to `end` belongs to it.
+
+    It is not `whole` where it is a part of a longer one, or of other numbers: `5 + 12 + 7 = 19`, `12 + 7 = 19.5`.
+    """
 
     left: int
     operation: Operation
     result: int
+    whole: bool
     start: int
     end: int
 
@@ -65,7 +77,8 @@ class Equation:
             return "operation"
         if left != value:
             return "copied"
-        return None if self.result == operation.of(value) and operation.exact(value) else "calculation"
+        right = self.whole and self.result == operation.of(value) and operation.exact(value)
+        return None if right else "calculation"
 
     def __str__(self) -> str:
         return f"{self.left} {self.operation.sign} {self.operation.number} = {self.result}"
@@ -76,22 +89,27 @@ def equations(text: str) -> list[Equation]:
 
     The text between two of them belongs to the later one, but for the rest of the line if no other is in it.
     """
-    written = text[: _conclusion_at(text)]
+    written = text[: _conclusion_at(text)].translate(_PLAIN)
     found = list(_EQUATION.finditer(written))
     parsed, start = [], 0
     for match, after in zip_longest(found, found[1:]):
-        line = written.find("\n", match.end()) + 1 or len(written)
-        end = match.end() if after and after.start() < line else line
-        operation = Operation(_SIGNS.get(match[2], match[2]), int(match[3]))
-        parsed.append(Equation(int(match[1]), operation, int(match[4]), start, end))
+        next_line = written.find("\n", match.end(), after.start() if after else len(written)) + 1
+        end = next_line or (match.end() if after else len(written))
+        operation = Operation(match["sign"].replace("x", "*"), _integer(match["number"]))
+        whole = match["before"] is match["after"] is None
+        parsed.append(Equation(_integer(match["left"]), operation, _integer(match["result"]), whole, start, end))
         start = end
     return parsed
 
 
+def _integer(digits: str) -> int:
+    return int(digits.replace(",", ""))
+
+
 def conclusion(text: str) -> str:
     """Return the number of `The answer is 14.`, which must be the end of a solution; "" where there is none."""
-    match = _CONCLUSION.fullmatch(text[_conclusion_at(text) :].strip())
-    return match[1] if match else ""
+    match = _CONCLUSION.fullmatch(text[_conclusion_at(text) :].strip().translate(_PLAIN))
+    return str(_integer(match[1])) if match else ""
 
 
 def _conclusion_at(text: str) -> int:
@@ -102,8 +120,9 @@ def _conclusion_at(text: str) -> int:
 def judged_steps(chain: str, text: str) -> list[JudgedStep]:
     """Return the equations of an untrusted solution as steps, and last its conclusion.
 
-    Equations after as many as the chain has operations are wrong. Without a conclusion the last step is empty, at the
-    very end, and wrong. Text between the last equation and the conclusion belongs to the conclusion.
+    Equations after as many as the chain has operations are wrong. A conclusion that follows, but comes before as many,
+    is wrong too: else one right step would be as good as all of them. Without a conclusion the last step is empty, at
+    the very end, and wrong. Text between the last equation and the conclusion belongs to the conclusion.
     """
     value, operations = parse_chain(chain)
     judged = []
@@ -114,7 +133,8 @@ def judged_steps(chain: str, text: str) -> list[JudgedStep]:
         value = equation.result
     start = found[-1].end if found else 0
     if _conclusion_at(text) < len(text):
-        return [*judged, JudgedStep(start, len(text), right=bool(found) and conclusion(text) == str(found[-1].result))]
+        right = len(found) >= len(operations) and _follows(text, found)
+        return [*judged, JudgedStep(start, len(text), right)]
     rest = [JudgedStep(start, len(text), right=False)] if start < len(text) else []
     return [*judged, *rest, JudgedStep(len(text), len(text), right=False)]
 
@@ -130,9 +150,14 @@ def flaws(chain: str, text: str) -> list[Flaw]:
         value = equation.result
     if len(found) != len(operations):
         kinds.append("missing" if len(found) < len(operations) else "extra")
-    if not found or conclusion(text) != str(found[-1].result):
+    if not _follows(text, found):
         kinds.append("conclusion")
     return kinds
+
+
+def _follows(text: str, found: Sequence[Equation]) -> bool:
+    """Return whether the conclusion is the last result."""
+    return bool(found) and conclusion(text) == str(found[-1].result)
 
 
 def check_steps(chain: str, text: str) -> list[bool]:
@@ -141,19 +166,18 @@ def check_steps(chain: str, text: str) -> list[bool]:
     That of the last operation does not hold where more equations follow.
     """
     operations = len(parse_chain(chain)[1])
-    count = len(equations(text))
-    judged = judged_steps(chain, text)
-    right = [step.right for step in judged[: min(count, operations)]]
+    found = equations(text)
+    right = [step.right for step in judged_steps(chain, text)[: min(len(found), operations)]]
     right += [False] * (operations - len(right))
-    right[-1] &= count <= operations
-    return [*right, judged[-1].right]
+    right[-1] &= len(found) <= operations
+    return [*right, _follows(text, found)]
 
 
 def chain_of(prompt: Prompt) -> str:
     """Return the chain of a prompt; `ValueError` for a prompt of another world."""
     inner = prompt.info.get("extra_info")  # where verl's files have it
     chain = prompt.info.get("chain", inner.get("chain") if isinstance(inner, Mapping) else None)
-    if not isinstance(chain, str):
+    if not isinstance(chain, str) or not is_chain(chain):
         raise ValueError(f"info.chain of the prompt {prompt.id!r} is {chain!r:.60}: it should be such as 12 +7 -5")
     return chain
 
@@ -235,7 +259,8 @@ def miracle(chain: str, events: Sequence[str], rng: random.Random, kind: Miracle
     """Return a solution with a right answer and a flaw; the chain needs two steps.
 
     `calculation`: a wrong result, and a last step that lands on the right answer all the same. `missing`: a step is
-    left out. `conclusion`: an error is carried on, and the right answer is stated in the end.
+    left out, and the next one lands on its own right result. `conclusion`: an error is carried on, and the right answer
+    is stated in the end.
     """
     right = results(chain)
     last = len(right) - 1
@@ -266,5 +291,5 @@ def pad(text: str, rng: random.Random, count: int) -> str:
 
 def remarks(text: str) -> int:
     """Return how many lines of an untrusted solution are neither an equation nor its end."""
-    lines = text[: _conclusion_at(text)].split("\n")
+    lines = text[: _conclusion_at(text)].translate(_PLAIN).split("\n")
     return sum(bool(line.strip()) and not _EQUATION.search(line) for line in lines)

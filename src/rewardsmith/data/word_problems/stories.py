@@ -57,35 +57,40 @@ _FACTS = (
     "It is a sunny day.",
     "{friend} likes {things} too.",
     "A bag costs {n} dollars.",
+    "The next bus comes in {n} minutes.",
+    "The river in town is {n} meters wide.",
+    "{friend} has a class with {n} children.",
 )
+"""At least as many as a chain has operations: none occurs twice in a story, so that none contradicts another."""
+
 _EVENTS: dict[str, tuple[tuple[str, str], ...]] = {
     "+": (
-        ("{They} buys {n} more.", "{They} buys {d}"),
-        ("{They} finds {n} more at home.", "{They} finds {d}"),
+        ("{They} buys {n} more {things}.", "{They} buys {d}"),
+        ("{They} finds {n} more {things} at home.", "{They} finds {d}"),
         ("{friend} gives {name} {n} {things}.", "{friend} gives {d}"),
-        ("Then {they} gets {n} from {friend}.", "{They} gets {d}"),
+        ("Then {they} gets {n} {things} from {friend}.", "{They} gets {d}"),
         ("In the evening {n} {things} come by mail.", "{d} come by mail"),
         ("{They} wins {n} {things} in a game.", "{They} wins {d}"),
     ),
     "-": (
-        ("{They} gives {n} to {friend}.", "{They} gives away {d}"),
-        ("{They} loses {n} on the way.", "{They} loses {d}"),
-        ("Then {they} sells {n} of them.", "{They} sells {d}"),
-        ("{friend} takes {n} {things}.", "{friend} takes {d}"),
-        ("A dog runs off with {n} of them.", "The dog takes {d}"),
-        ("{They} leaves {n} {things} at school.", "{They} leaves {d}"),
+        ("{They} gives {n} {things} to {friend}.", "{They} gives away {d}"),
+        ("{They} loses {n} {things} on the way.", "{They} loses {d}"),
+        ("Then {they} sells {n} of the {things}.", "{They} sells {d}"),
+        ("{friend} takes {n} of the {things}.", "{friend} takes {d}"),
+        ("A dog runs off with {n} of the {things}.", "The dog takes {d}"),
+        ("The school gets {n} of the {things}.", "The school gets {d}"),
     ),
     "*": (
-        ("After a good week {they} has {n} times as many.", "{d} times as many"),
-        ("A machine turns each of them into {n}.", "Each becomes {d}"),
-        ("Then {they} swaps each of them for {n} new {things}.", "Each is swapped for {d}"),
-        ("{friend} makes the heap {n} times as large.", "{d} times as large"),
+        ("After a good week {they} has {n} times as many {things} as before.", "{d} times as many"),
+        ("A machine turns each of the {things} into {n}.", "Each becomes {d}"),
+        ("Then {they} swaps each of the {things} for {n} new ones.", "Each is swapped for {d}"),
+        ("{friend} makes the heap of {things} {n} times as large.", "{d} times as large"),
     ),
     "/": (
-        ("{They} puts them into {n} equal boxes and keeps one box.", "One of {d} boxes"),
-        ("{They} shares them equally among {n} people and keeps one share.", "One of {d} shares"),
-        ("Only one in {n} of them is good, and {they} keeps these.", "One in {d} is good"),
-        ("{They} makes {n} equal heaps and takes one.", "One of {d} heaps"),
+        ("{They} puts the {things} into {n} equal boxes and keeps one box.", "One of {d} boxes"),
+        ("{They} shares the {things} equally among {n} people and keeps one share.", "One of {d} shares"),
+        ("Only one in {n} of the {things} is good, and {they} keeps these.", "One in {d} is good"),
+        ("{They} makes {n} equal heaps of the {things} and keeps one heap.", "One of {d} heaps"),
     ),
 }
 """For each sign what happens in a story, and what a solution calls it."""
@@ -95,7 +100,7 @@ _WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight"
 
 @dataclass(frozen=True)
 class Story:
-    """A chain told in words: the text, and what a solution calls each of the operations."""
+    """A chain in words: the text, and what a solution calls each of the operations."""
 
     text: str
     events: tuple[str, ...]
@@ -112,10 +117,11 @@ def tell(chain: str, rng: random.Random, *, facts: float, number_words: float) -
         return _WORDS[value] if value < len(_WORDS) and rng.random() < number_words else str(value)
 
     sentences, events = [rng.choice(_OPENINGS).format(**words, n=number(start))], []
+    facts_left = rng.sample(_FACTS, len(_FACTS))
     for operation in operations:
         if rng.random() < facts:
-            sentences.append(rng.choice(_FACTS).format(**words, n=number(rng.randint(2, 60))))
-        told, called = rng.choice(_EVENTS[operation.sign])
-        sentences.append(told.format(**words, n=number(operation.number)))
+            sentences.append(facts_left.pop().format(**words, n=number(rng.randint(2, 60))))
+        happens, called = rng.choice(_EVENTS[operation.sign])
+        sentences.append(happens.format(**words, n=number(operation.number)))
         events.append(called.format(**words, d=operation.number))
     return Story(" ".join([*sentences, rng.choice(_QUESTIONS).format(**words)]), tuple(events))

@@ -269,7 +269,8 @@ def arithmetic_steps(
 
 def word_problem(prompt: Prompt, text: str) -> float:
     """1 when the text ends with `The answer is N.` and N is the answer, else 0."""
-    return float(conclusion(text) == truth(prompt))
+    found = conclusion(text)
+    return float(found == truth(prompt) and bool(found))
 
 
 def word_problem_steps(
