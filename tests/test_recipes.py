@@ -75,8 +75,9 @@ def small(path: Path, changes: list[str]) -> Recipe:
 
 
 CLUSTERS = [p for p in RECIPES if p.parent.name == "scale" and p.stem != "quickstart_verl"]
-# Lifecycles, and those with files of their own (tests/runs/test_starters.py), have tests of their own.
-HERE = [p for p in RECIPES if p.stem != "lifecycle" and p.parent.name != "start" and p not in CLUSTERS]
+# Lifecycles, headlines and those with files of their own (tests/runs/test_starters.py) have tests of their own.
+OTHERS = ("headlines", "start")
+HERE = [p for p in RECIPES if p.stem != "lifecycle" and p.parent.name not in OTHERS and p not in CLUSTERS]
 LONG = ("policy_with_a_ranker", "online")
 
 

@@ -28,8 +28,8 @@ def outside_pages(root: Path = ROOT) -> dict[str, str]:
         if path.name == "README.md":
             pages[name] = posixpath.join(posixpath.dirname(name), "index.md")
             pages[posixpath.dirname(name)] = pages[name]
-        elif path.suffix == ".toml":
-            pages[name] = f"{name.removesuffix('.toml')}.md"
+        elif path.suffix in (".md", ".toml"):
+            pages[name] = name if path.suffix == ".md" else f"{name}.md"
     return pages
 
 

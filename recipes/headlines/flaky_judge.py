@@ -1,4 +1,4 @@
-"""A judge of word problems that is right, but fails now and then; its failures are failures, or count as 0."""
+"""A judge that is right, but fails now and then; its failures are failures, or count as 0 as in other trainers."""
 
 import hashlib
 from typing import Annotated, Literal
@@ -15,13 +15,16 @@ class FlakyJudge:
     def __init__(
         self,
         *,
+        rule: Annotated[
+            Literal["word_problem", "arithmetic"], Field(description="the rule that knows what is right")
+        ] = "word_problem",
         share: Annotated[float, Field(ge=0, le=0.5, description="share of the answers on which it fails")] = 0.1,
         hits: Annotated[
             Literal["any", "long"], Field(description="any answer alike, or the longer ones of a group more often")
         ] = "any",
         zero: Annotated[bool, Field(description="a failure counts as 0, which is a false verdict")] = False,
     ) -> None:
-        self._share, self._hits = share, hits
+        self._rule, self._share, self._hits = RULES[rule], share, hits
         self._failed = Score(0.0) if zero else Score(failure=Failure("timeout", "the judge did not reply"))
 
     async def score(self, group: RolloutGroup) -> tuple[Score, ...]:
@@ -29,13 +32,13 @@ class FlakyJudge:
         lengths = [len(rollout.text) for rollout in group.rollouts]
         scores = []
         for i, rollout in enumerate(group.rollouts):
-            chance = self._share * (_rank(lengths, i) if self._hits == "long" else 1)
-            fails = _draw(group.prompt, rollout.text, i) < chance
-            scores.append(self._failed if fails else Score(RULES["word_problem"](group.prompt, rollout.text)))
+            chance = self._share * (length_rank(lengths, i) if self._hits == "long" else 1)
+            fails = draw(group.prompt, rollout.text, i) < chance
+            scores.append(self._failed if fails else Score(self._rule(group.prompt, rollout.text)))
         return tuple(scores)
 
 
-def _rank(lengths: list[int], i: int) -> float:
+def length_rank(lengths: list[int], i: int) -> float:
     """Return 0 for the shortest of a group to 2 for the longest, 1 in the mean; equal lengths share a rank."""
     if len(lengths) == 1:
         return 1.0
@@ -43,7 +46,7 @@ def _rank(lengths: list[int], i: int) -> float:
     return 2 * (shorter + equal / 2) / (len(lengths) - 1)
 
 
-def _draw(prompt: Prompt, text: str, i: int) -> float:
+def draw(prompt: Prompt, text: str, i: int) -> float:
     """Return a number from 0 to 1, the same one for the same prompt, answer and place in the group."""
     digest = hashlib.blake2b(repr((prompt.id, text, i)).encode("utf-8", "replace"), digest_size=8).digest()
     return int.from_bytes(digest, "big") / 2**64
