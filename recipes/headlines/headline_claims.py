@@ -114,7 +114,7 @@ FAILURE_COLUMNS = (ACCURACY, VERIFIED, Column("reward that training reports", "p
 PRIME_ARMS = {
     "outcome": "answer alone (RLOO)",
     "prime": "PRIME as published",
-    "trusted": "PRIME, as far as it is trusted",
+    "trusted": "PRIME with trust, larger beta",
 }
 
 CLAIMS: dict[str, Claim] = {

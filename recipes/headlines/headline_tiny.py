@@ -57,6 +57,8 @@ def make_tiny(table: Table) -> None:
             stage.update({"rollouts_per_prompt": 2, "select": {"constant": "keep"}})
             stage["validation"].update({"every": 1, "prompts": 3})
             _replace(stage["reward"], {"type": "rule", "rule": "word_problem"}, SOMETIMES)
+        if stage["type"] == "audit":
+            stage["prompts"] = 4
         if stage["name"] == "cold_start":
             source = table["data"][stage["data"]]
             verdict, steps = VERDICTS[source["type"]]

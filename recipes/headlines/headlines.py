@@ -13,11 +13,12 @@ on. What has finished is summarised in recipes/headlines/results, and is not run
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -37,6 +38,9 @@ HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
 MODEL = "models/smollm2"
 HALF = "models/smollm2-15-layers"
+
+PROGRESS_EVERY = 30.0
+"""Seconds after which several runs at a time say where they are."""
 
 Table = dict[str, Any]
 
@@ -114,8 +118,10 @@ def _texts(table: object) -> Iterator[str]:
 # ---- runs ----------------------------------------------------------------------------------------------------------
 
 
-def _folder(plan: Plan, claim: str, seed: int) -> Path:
-    return plan.folder / f"{claim}-{seed}"
+def _folder(plan: Plan, claim: str, seed: int, arms: Sequence[str] = ()) -> Path:
+    """Return the folder of a run; one with a part of the arms has a folder of its own."""
+    part = "" if len(arms) in (0, len(CLAIMS[claim].arms)) else f"-{'-'.join(arms)}"
+    return plan.folder / f"{claim}-{seed}{part}"
 
 
 def missing_arms(claim: str, seed: int, arms: Sequence[str], plan: Plan) -> list[str] | None:
@@ -136,11 +142,8 @@ def missing_arms(claim: str, seed: int, arms: Sequence[str], plan: Plan) -> list
 def run(claim: str, seed: int, arms: Sequence[str], plan: Plan) -> str:
     """Run a claim with one seed, write its summary, and return a line about it."""
     begun = time.monotonic()
-    folder = _folder(plan, claim, seed)
-    if len(arms) < len(CLAIMS[claim].arms):
-        folder = folder.with_name(f"{folder.name}-{'-'.join(arms)}")
     recipe = recipe_of(claim, seed, arms, plan)
-    finished = rewardsmith.train(recipe, folder=folder, quiet=plan.quiet)
+    finished = rewardsmith.train(recipe, folder=_folder(plan, claim, seed, arms), quiet=plan.quiet)
     stages = headline_results.summarise(finished)
     facts = {
         "model": plan.model,
@@ -189,18 +192,35 @@ def run_all(claims: Sequence[str], seeds: Sequence[int], arms: Sequence[str], pl
 def _run_each(due: Mapping[tuple[str, int], list[str]], plan: Plan, jobs: int) -> int:
     """Run some at a time, each in a process of its own; return how many failed. Ctrl-C saves those that run."""
     failed = 0
+    begun = time.monotonic()
     with ThreadPoolExecutor(jobs) as pool:
-        running = {pool.submit(_in_process, *key, arms, plan): key for key, arms in due.items()}
+        keys = {pool.submit(_in_process, *key, arms, plan): key for key, arms in due.items()}
+        pending = set(keys)
         try:
-            for future in as_completed(running):
-                claim, seed = running[future]
-                ok, text = future.result()
-                failed += not ok
-                say(text if ok else f"{claim} seed {seed} failed: {text}")
+            while pending:
+                done, pending = wait(pending, timeout=PROGRESS_EVERY, return_when=FIRST_COMPLETED)
+                for future in done:
+                    ok, text = future.result()
+                    failed += not ok
+                    say(text if ok else f"{' seed '.join(map(str, keys[future]))} failed: {text}")
+                if not done and plan.quiet:
+                    places = (_place(*keys[future], due[keys[future]], plan) for future in pending)
+                    say(f"{(time.monotonic() - begun) / 60:.0f} min: {'; '.join(sorted(filter(None, places)))}")
         except KeyboardInterrupt:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     return failed
+
+
+def _place(claim: str, seed: int, arms: Sequence[str], plan: Plan) -> str:
+    """Return where a run is, such as `rrm seed 0 at judged 34`; "" before it has begun."""
+    file = _folder(plan, claim, seed, arms) / "metrics.jsonl"
+    lines = file.read_bytes().splitlines(keepends=True) if file.exists() else []
+    whole = [line for line in lines if line.endswith(b"\n")]
+    if not whole:
+        return ""
+    last = json.loads(whole[-1])
+    return f"{claim} seed {seed} at {last['stage']} {last['step']}"
 
 
 def _in_process(claim: str, seed: int, arms: Sequence[str], plan: Plan) -> tuple[bool, str]:

