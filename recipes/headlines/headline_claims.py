@@ -34,8 +34,10 @@ class Reach(Column):
 ACCURACY = Column("right", "answers/accuracy")
 VERIFIED = Column("right and sound", "answers/verified")
 UNSOUND = Column("unsound of the right", "answers/unsound")
+IDLE = Column("idle lines per answer", "answers/remarks", "number")
 LENGTH = Column("tokens", "answers/length", "tokens")
-FAILED = Column("judge failed", "policy/failed")
+LEFT_OUT = Column("left out: no verdict", "policy/failed")
+LEARNING = Column("right, mean while it learns", "policy/learning")
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,15 @@ class Panel:
 
 
 @dataclass(frozen=True)
+class Difference:
+    """What decides a claim: how far a value of one arm is above that of another one, seed by seed."""
+
+    column: Column
+    arm: str
+    other: str
+
+
+@dataclass(frozen=True)
 class Claim:
     """What a recipe is to show."""
 
@@ -54,16 +65,17 @@ class Claim:
     arms: Mapping[str, str]  # policy stages, and what tables call them
     columns: tuple[Column, ...]
     panels: tuple[Panel, ...]
-    compared: Column = ACCURACY  # whose difference from another arm is shown
-    others: Mapping[str, str] = field(default_factory=dict)  # which arm each is compared with; default: the first
+    decides: tuple[Difference, ...]
     evaluations: Mapping[str, str] = field(default_factory=dict)  # further stages, in a table of their own
     evaluation_columns: tuple[Column, ...] = ()
+    curves: Mapping[str, str] | None = None  # stages in the figure; default: the arms
     needs: str = ""  # a claim whose model this one uses, with the same seed
     gpu: bool = True  # whether it is for a GPU
 
-    def other(self, arm: str) -> str:
-        """Return the arm that an arm is compared with."""
-        return self.others.get(arm, next(iter(self.arms)))
+    @property
+    def names(self) -> dict[str, str]:
+        """What tables call each stage, the start before RL among them."""
+        return {"start": "before RL", **self.arms, **self.evaluations}
 
 
 ACCURACY_CURVE = Panel("right answers, held out", "policy/accuracy")
@@ -87,20 +99,29 @@ GRADE_COLUMNS = (
 RANKING_COLUMNS = (
     Column("pairs in order", "accuracy"),
     Column("groups that fail counted as wrong", "accuracy_all"),
-    Column("chance", "chance"),
+    Column("in order by chance", "chance"),
     Column("best one found", "top1"),
     Column("no verdict", "failed"),
 )
 PROCESS_COLUMNS = (
     Column("pairs in order", "policy/process/accuracy_fresh"),
     Column("first wrong step found", "policy/process/steps/found"),
-    Column("chance", "policy/process/steps/chance"),
+    Column("found by chance", "policy/process/steps/chance"),
 )
 PRIME_COLUMNS = (
     ACCURACY,
     VERIFIED,
-    Reach("steps to the accuracy of the first", "policy/accuracy"),
+    LEARNING,
+    Reach("steps to the last accuracy of the first", "policy/accuracy"),
     *PROCESS_COLUMNS,
+)
+PRIME_ARMS = {
+    "outcome": "answer alone (RLOO)",
+    "prime": "PRIME, counted in full",
+    "trusted": "PRIME with trust, larger beta",
+}
+PRIME_DECIDES = tuple(
+    Difference(column, arm, "outcome") for arm in ("prime", "trusted") for column in (LEARNING, ACCURACY)
 )
 FAILURE_ARMS = {
     "none": "no failures",
@@ -109,22 +130,37 @@ FAILURE_ARMS = {
     "long_dropped": "10 % fail, longer ones more often, left out",
     "long_zeros": "10 % fail, longer ones more often, counted as 0",
 }
-FAILURE_OTHERS = {"zeros": "dropped", "long_zeros": "long_dropped"}
-FAILURE_COLUMNS = (ACCURACY, VERIFIED, Column("reward that training reports", "policy/reward"), LENGTH, FAILED)
-PRIME_ARMS = {
-    "outcome": "answer alone (RLOO)",
-    "prime": "PRIME as published",
-    "trusted": "PRIME with trust, larger beta",
-}
+FAILURE_COLUMNS = (
+    ACCURACY,
+    VERIFIED,
+    LEARNING,
+    Column("reward that training reports", "policy/reward"),
+    LENGTH,
+    LEFT_OUT,
+)
+FAILURE_DECIDES = (
+    Difference(ACCURACY, "dropped", "none"),
+    Difference(ACCURACY, "zeros", "dropped"),
+    Difference(ACCURACY, "long_zeros", "long_dropped"),
+    Difference(LEARNING, "zeros", "dropped"),
+    Difference(LEARNING, "long_zeros", "long_dropped"),
+)
+REPORTED_CURVE = Panel("reward that training reports", "policy/reward")
+LENGTH_CURVE = Panel("tokens of an answer, held out", "policy/length")
 
 CLAIMS: dict[str, Claim] = {
     "judge": Claim(
         "The judge: RL corrects what its cold start overlooks",
         arms={},
         columns=(),
-        panels=(Panel("mean reward of the grades, held out", "judge_rl/accuracy"),),
+        panels=(Panel("mean reward of the grades, held out", "policy/accuracy"),),
+        decides=(
+            Difference(GRADE_COLUMNS[0], "judge_after", "judge_before"),
+            Difference(GRADE_COLUMNS[2], "judge_after", "judge_before"),
+        ),
         evaluations={"judge_before": "after the cold start", "judge_after": "after RL"},
         evaluation_columns=GRADE_COLUMNS,
+        curves={"judge_rl": "RL of the judge"},
     ),
     "rrm": Claim(
         "RRM: a rubric judge cures right answers that are reached by a wrong way",
@@ -133,10 +169,26 @@ CLAIMS: dict[str, Claim] = {
             "judged": "answer, gated by the trained judge",
             "steps": "steps checked by a program (ceiling)",
         },
+        columns=(ACCURACY, UNSOUND, VERIFIED, *VERIFIED_AT, *FLAWS, LEFT_OUT),
+        panels=(ACCURACY_CURVE, UNSOUND_CURVE),
+        decides=(
+            Difference(VERIFIED, "judged", "outcome"),
+            Difference(ACCURACY, "judged", "outcome"),
+            Difference(VERIFIED, "judged", "steps"),
+        ),
+        needs="judge",
+    ),
+    "miracles_cpu": Claim(
+        "Which flaws of right answers RL with the answer alone keeps, with a small model on a CPU",
+        arms={"outcome": "answer alone", "steps": "steps checked by a program (ceiling)"},
         columns=(ACCURACY, UNSOUND, VERIFIED, *VERIFIED_AT, *FLAWS),
         panels=(ACCURACY_CURVE, UNSOUND_CURVE),
-        compared=VERIFIED,
-        needs="judge",
+        decides=(
+            Difference(UNSOUND, "outcome", "start"),
+            Difference(VERIFIED, "steps", "outcome"),
+            Difference(ACCURACY, "steps", "outcome"),
+        ),
+        gpu=False,
     ),
     "grrm": Claim(
         "GRRM: RL lifts a ranker over its cold start, and the ranker lifts a policy",
@@ -147,10 +199,15 @@ CLAIMS: dict[str, Claim] = {
             Column("judge calls per step", "policy/judge/calls", "count"),
             Column("tokens that the judge wrote per step", "policy/judge/tokens", "count"),
             Column("tokens that it read per step", "policy/judge/prompt_tokens", "count"),
-            FAILED,
+            LEFT_OUT,
         ),
         panels=(ACCURACY_CURVE, VERIFIED_CURVE),
-        compared=VERIFIED,
+        decides=(
+            Difference(RANKING_COLUMNS[1], "ranker_after", "ranker_before"),
+            Difference(VERIFIED, "ranked", "start"),
+            Difference(VERIFIED, "ranked", "judged"),
+            Difference(VERIFIED, "ranked", "rule"),
+        ),
         evaluations={"ranker_before": "after the cold start", "ranker_after": "after RL"},
         evaluation_columns=RANKING_COLUMNS,
         needs="judge",
@@ -166,13 +223,19 @@ CLAIMS: dict[str, Claim] = {
             ACCURACY,
             VERIFIED,
             UNSOUND,
-            Column("idle lines per answer", "answers/remarks", "number"),
+            IDLE,
             LENGTH,
-            Column("audit: unsound answers that are paid for", "audit/unsound"),
-            Column("audit: style bias", "audit/style_bias", "number"),
+            LEFT_OUT,
+            Column("audit: unsound answers with the reward of the right one or more", "audit/unsound"),
+            Column("audit: length bias", "audit/length_bias", "number"),
         ),
-        panels=(VERIFIED_CURVE, Panel("tokens of an answer, held out", "policy/length")),
-        compared=VERIFIED,
+        panels=(VERIFIED_CURVE, LENGTH_CURVE),
+        decides=(
+            Difference(VERIFIED, "gated", "rule"),
+            Difference(VERIFIED, "gated", "preferred"),
+            Difference(IDLE, "preferred", "rule"),
+            Difference(IDLE, "gated", "preferred"),
+        ),
         needs="judge",
     ),
     "prime": Claim(
@@ -180,23 +243,25 @@ CLAIMS: dict[str, Claim] = {
         arms={**PRIME_ARMS, "steps": "steps checked by a program (ceiling)"},
         columns=PRIME_COLUMNS,
         panels=(ACCURACY_CURVE, VERIFIED_CURVE),
+        decides=(
+            *PRIME_DECIDES,
+            Difference(LEARNING, "steps", "outcome"),
+            Difference(ACCURACY, "steps", "outcome"),
+        ),
     ),
     "prime_larger": Claim(
         "PRIME with a process model that is larger than the policy",
         arms=PRIME_ARMS,
         columns=PRIME_COLUMNS,
         panels=(ACCURACY_CURVE, VERIFIED_CURVE),
+        decides=PRIME_DECIDES,
     ),
     "failures": Claim(
         "A failure is not a score",
         arms=FAILURE_ARMS,
         columns=FAILURE_COLUMNS,
-        others=FAILURE_OTHERS,
-        panels=(
-            ACCURACY_CURVE,
-            Panel("reward that training reports", "policy/reward"),
-            Panel("tokens of an answer, held out", "policy/length"),
-        ),
+        panels=(ACCURACY_CURVE, REPORTED_CURVE, LENGTH_CURVE),
+        decides=FAILURE_DECIDES,
     ),
     "failures_cpu": Claim(
         "A failure is not a score, with a small model on a CPU",
@@ -206,8 +271,13 @@ CLAIMS: dict[str, Claim] = {
             "many_zeros": "40 % fail, counted as 0",
         },
         columns=FAILURE_COLUMNS,
-        others={**FAILURE_OTHERS, "many_zeros": "many_dropped"},
-        panels=(ACCURACY_CURVE, Panel("reward that training reports", "policy/reward")),
+        panels=(ACCURACY_CURVE, REPORTED_CURVE),
+        decides=(
+            *FAILURE_DECIDES,
+            Difference(ACCURACY, "many_dropped", "none"),
+            Difference(ACCURACY, "many_zeros", "none"),
+            Difference(ACCURACY, "many_zeros", "many_dropped"),
+        ),
         gpu=False,
     ),
 }

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 
-from headline_claims import CLAIMS, Claim, Column, Form, Panel
-from headline_results import Mean, Seed, band, curve_of, difference, mean, read, value_of
+from headline_claims import CLAIMS, SEEDS, Claim, Column, Form, Panel, Reach
+from headline_results import Seed, apart, band, curve_of, mean, read, value_of
 
 HERE = Path(__file__).resolve().parent
 PICTURES = HERE.parents[1] / "docs" / "pictures"
@@ -63,53 +63,54 @@ def picture_of(name: str) -> str:
 
 def results_block(name: str, claim: Claim, seeds: Sequence[Seed], pictures: str) -> str:
     """Return tables, figure and how they were made, in Markdown."""
-    command = f"python recipes/headlines/headlines.py {name}"
+    numbers = " ".join(str(one.seed) for one in seeds or [Seed(seed, [], {}) for seed in SEEDS])
+    command = f"python recipes/headlines/headlines.py {name} --seeds {numbers}"
     if not seeds:
         return f"**Not measured yet.** The command: `{command}`"
-    parts = []
-    if claim.arms:
-        parts.append(markdown(*arms_table(claim, seeds)))
-    if claim.evaluations:
-        parts.append(markdown(*evaluations_table(claim, seeds)))
+    tables = [arms_table(claim, seeds), evaluations_table(claim, seeds), decision_table(claim, seeds)]
+    parts = [markdown(headings, rows) for headings, rows in tables if rows]
     if figure(claim, seeds):
         parts.append(f"![{claim.title}: a curve for each arm]({pictures}/{picture_of(name)})")
     parts.append(_made(command, seeds))
+    parts += [f"Seed {one.seed} did not finish: {one.failed}" for one in seeds if one.failed]
     return "\n\n".join(parts)
 
 
 def arms_table(claim: Claim, seeds: Sequence[Seed]) -> tuple[Row, list[Row]]:
-    """Return the headings and a row for the start and for each arm."""
-    columns = [column for column in claim.columns if _measured(claim, column, seeds)]
-    headings = ("arm", *(column.heading for column in columns), f"{claim.compared.heading}: difference, from")
-    rows = []
-    for arm, title in {"start": "before RL", **claim.arms}.items():
-        cells = [cell(mean(value_of(claim, arm, column, one) for one in seeds), column.form) for column in columns]
-        missing = [one for one in seeds if arm != "start" and arm not in one.stages]
-        note = f" ({len(seeds) - len(missing)} of {len(seeds)} seeds)" if missing else ""
-        rows.append((title + note, *cells, _apart(claim, arm, seeds)))
-    return headings, rows
-
-
-def _apart(claim: Claim, arm: str, seeds: Sequence[Seed]) -> str:
-    """Return the difference of an arm from the one it is compared with."""
-    other = claim.other(arm)
-    apart = difference(claim, arm, seeds) if arm in claim.arms and arm != other else None
-    return f"{cell(apart, claim.compared.form, sign=True)}, {claim.arms[other]}" if apart else ""
-
-
-def _measured(claim: Claim, column: Column, seeds: Sequence[Seed]) -> bool:
-    return any(value_of(claim, arm, column, one) is not None for arm in ("start", *claim.arms) for one in seeds)
+    """Return the headings and a row for the start and for each arm; columns that nobody has are left out."""
+    arms = ["start", *claim.arms] if claim.arms else []
+    return _table("arm", arms, claim, claim.columns, seeds)
 
 
 def evaluations_table(claim: Claim, seeds: Sequence[Seed]) -> tuple[Row, list[Row]]:
     """Return the headings and a row for each evaluation of a trained judge or ranker."""
-    columns = claim.evaluation_columns
-    headings = ("model", *(column.heading for column in columns))
-    rows = [
-        (title, *(cell(mean(one.value(stage, column.key) for one in seeds), column.form) for column in columns))
-        for stage, title in claim.evaluations.items()
-    ]
-    return headings, rows
+    return _table("model", list(claim.evaluations), claim, claim.evaluation_columns, seeds)
+
+
+def _table(
+    what: str, stages: Sequence[str], claim: Claim, columns: Sequence[Column], seeds: Sequence[Seed]
+) -> tuple[Row, list[Row]]:
+    values = {
+        (stage, column): [value_of(claim, stage, column, one) for one in seeds]
+        for stage in stages
+        for column in columns
+    }
+    some = [column for column in columns if any(v is not None for stage in stages for v in values[stage, column])]
+    rows = [(claim.names[stage], *(_cell(values[stage, column], column) for column in some)) for stage in stages]
+    return (what, *(column.heading for column in some)), rows
+
+
+def decision_table(claim: Claim, seeds: Sequence[Seed]) -> tuple[Row, list[Row]]:
+    """Return the headings and a row for each difference that decides the claim."""
+    rows: list[Row] = []
+    for one in claim.decides:
+        found = apart(claim, one, seeds)
+        average = mean(found)
+        says = "not measured" if average is None else "one seed" if average.half is None else ""
+        says = says or (("higher" if average.value > 0 else "lower") if average and average.differs else "not shown")
+        names = f"{claim.names[one.arm]} against {claim.names[one.other]}"
+        rows.append((one.column.heading, names, _cell(found, one.column, sign=True), says))
+    return ("what decides", "of", "difference", ""), rows
 
 
 FORMS: dict[Form, tuple[int, int, str]] = {
@@ -121,17 +122,19 @@ FORMS: dict[Form, tuple[int, int, str]] = {
 """Factor, digits behind the point, and unit."""
 
 
-def cell(one: Mean | None, form: Form, *, sign: bool = False) -> str:
-    """Return a mean with half of its interval: `62.1 ± 3.0 %`; nothing where there is no value."""
-    if one is None:
+def _cell(values: Sequence[float | None], column: Column, *, sign: bool = False) -> str:
+    """Return the mean over seeds with half of its interval: `62.1 ± 3.0 %`; how many seeds it is of, if not of all."""
+    average = mean(values)
+    if average is None:
         return ""
-    scale, digits, unit = {"share": (100, 1, " %"), "number": (1, 3, ""), "tokens": (1, 1, ""), "count": (1, 0, "")}[
-        form
-    ]
-    plus = "+" if sign else ""
-    half = "" if one.half is None else f" ± {scale * one.half:,.{digits}f}"
-    unit = " points" if sign and form == "share" else unit
-    return f"{scale * one.value:{plus},.{digits}f}{half}{unit}"
+    some = f" ({average.seeds} of {len(values)} seeds)" if average.seeds < len(values) else ""
+    if isinstance(column, Reach) and some:
+        known = ", ".join(f"{value:.0f}" for value in values if value is not None)
+        return f"{known}; never in {len(values) - average.seeds} of {len(values)} seeds"
+    scale, digits, unit = FORMS[column.form]
+    unit = " points" if sign and column.form == "share" else unit
+    half = "" if average.half is None else f" ± {scale * average.half:,.{digits}f}"
+    return f"{scale * average.value:{'+' if sign else ''},.{digits}f}{half}{unit}{some}"
 
 
 def markdown(headings: Row, rows: Sequence[Row]) -> str:
@@ -141,17 +144,22 @@ def markdown(headings: Row, rows: Sequence[Row]) -> str:
 
 def _made(command: str, seeds: Sequence[Seed]) -> str:
     """Return what the numbers are and where they come from."""
+    runs = [run for one in seeds for run in one.runs]
 
     def each(name: str) -> str:
-        return ", ".join(dict.fromkeys(str(one.facts[name]) for one in seeds))
+        return ", ".join(dict.fromkeys(str(run[name]) for run in runs))
 
-    numbers = ", ".join(str(one.seed) for one in seeds)
-    about = f"Seed {numbers}." if len(seeds) == 1 else f"Seeds {numbers}: mean ± half of the 95 % interval over seeds."
-    changes = dict.fromkeys(f"`{change}`" for one in seeds for change in one.facts["changes"])
+    about = f"Mean ± half of the 95 % interval over {len(seeds)} seeds." if len(seeds) > 1 else "One seed."
+    changes = dict.fromkeys(f"`{change}`" for run in runs for change in run["changes"])
     changed = f" with {', '.join(changes)}" if changes else ""
-    hours = sum(float(one.facts["seconds"]) for one in seeds) / 3600
+    again = (
+        ""
+        if len(runs) == len(seeds)
+        else f" Some arms were added later, after an imitation of their own: {len(runs)} runs."
+    )
+    hours = sum(float(run["seconds"]) for run in runs) / 3600
     where = f"{hours:.1f} hours in all on {each('device')}; rewardsmith {each('version')}, torch {each('torch')}"
-    return f"{about} `{command}`{changed}; {where}."
+    return f"{about} `{command}`{changed}; {where}.{again}"
 
 
 # ---- figures -------------------------------------------------------------------------------------------------------
@@ -169,7 +177,7 @@ STYLE = (
 
 def figure(claim: Claim, seeds: Sequence[Seed]) -> str:
     """Return the figure of a claim: its panels side by side, a line and a band for each arm; "" without curves."""
-    arms = dict(claim.arms) or {"": "mean"}
+    arms = claim.curves or claim.arms
     panels = [panel for panel in claim.panels if any(curve_of(arm, panel.key, one) for arm in arms for one in seeds)]
     if not panels:
         return ""
@@ -228,6 +236,6 @@ def _panel(panel: Panel, arms: Mapping[str, str], seeds: Sequence[Seed], at: int
 
 
 def nice(value: float) -> float:
-    """Return a round number that is not below a value: the top of an axis; shares go to 0.25, 0.5 or 1."""
+    """Return a round number that is not below a value: the top of an axis."""
     steps = (0.1, 0.2, 0.4, 0.6, 0.8, 1, 2, 4, 8, 12, 16, 20, 40, 60, 80, 100, 120, 160, 200, 400, 800)
     return next((float(step) for step in steps if step >= value), value)

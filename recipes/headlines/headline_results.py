@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headline_claims import Claim, Column, Panel, Reach
+from headline_claims import Claim, Column, Difference, Panel, Reach
 
 from rewardsmith.data.word_problems import chain_of, flaws, remarks
 from rewardsmith.runs.trained_run import TrainedRun
+from rewardsmith.storage import write_atomically
 
 T_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 """97.5% points of Student's t for 1, 2, … degrees of freedom."""
@@ -65,11 +66,15 @@ def _audits(run: TrainedRun) -> dict[str, dict[str, float]]:
 
 
 def _of_training(rows: Sequence[Json], begun: float) -> dict[str, float]:
-    """Return means over the steps of a policy stage; of process rewards over the second half."""
+    """Return means over the steps of a policy stage; of process rewards over the second half.
+
+    `learning` is the mean of the validations after the first step: the area under the learning curve.
+    """
     steps = [row for row in rows if row["step"] > 0]
     values = {"steps": float(len(steps)), "seconds": steps[-1]["seconds"] - begun}
     values |= _mean("failed", steps, lambda name: name == "reward/failed")
     values |= _mean("reward", steps[-REPORTED:], lambda name: name == "reward/mean")
+    values |= _mean("learning", steps, lambda name: name == _mean_name(rows))
     for what in ("calls", "tokens", "prompt_tokens"):
         values |= _mean(f"judge/{what}", steps, lambda name, what=what: _is_of_model(name, what), add=True)
     for what in PROCESS_VALUES:
@@ -161,10 +166,10 @@ def _rounded(stage: Json) -> Json:
 
 @dataclass(frozen=True)
 class Seed:
-    """What a claim has for one seed: its stages, and how it was run."""
+    """What a claim has for one seed: the runs that made it, and the stages that they finished."""
 
     seed: int
-    facts: Json  # device, versions, the model, settings that differ from the recipe
+    runs: Sequence[Json]  # of each: arms, device, seconds, versions, the model, settings that differ, why it failed
     stages: Mapping[str, Json]
 
     def value(self, stage: str, name: str) -> float | None:
@@ -177,25 +182,34 @@ class Seed:
         curves = self.stages.get(stage, {}).get("curves", {})
         return (curves["step"], curves[name]) if name in curves else None
 
+    @property
+    def failed(self) -> str:
+        """Why the last run did not finish; "" where it did."""
+        return str(self.runs[-1].get("failed", ""))
+
 
 def file_of(folder: Path, claim: str, seed: int) -> Path:
     """Return the file of a summary."""
     return folder / f"{claim}-{seed}.json"
 
 
-def write(folder: Path, claim: str, one: Seed) -> None:
-    """Write a summary; stages that an earlier run of the same seed has finished stay."""
+def write(folder: Path, claim: str, seed: int, run: Json, stages: Mapping[str, Json]) -> None:
+    """Write what a run has finished; what earlier runs of the seed have finished stays as it is.
+
+    A run of the same arms that was stopped before is replaced.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    file = file_of(folder, claim, one.seed)
-    known = read_file(file).stages if file.exists() else {}
-    table = {"claim": claim, "seed": one.seed, "facts": one.facts, "stages": {**known, **one.stages}}
-    file.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
+    file = file_of(folder, claim, seed)
+    known = read_file(file) if file.exists() else Seed(seed, [], {})
+    runs = [*(one for one in known.runs if one["arms"] != run["arms"]), run]
+    table = {"claim": claim, "seed": seed, "runs": runs, "stages": {**stages, **known.stages}}
+    write_atomically(file, json.dumps(table, indent=1) + "\n")
 
 
 def read_file(file: Path) -> Seed:
     """Return a summary."""
     table = json.loads(file.read_text(encoding="utf-8"))
-    return Seed(table["seed"], table["facts"], table["stages"])
+    return Seed(table["seed"], table["runs"], table["stages"])
 
 
 def read(folder: Path, claim: str) -> list[Seed]:
@@ -209,11 +223,16 @@ def read(folder: Path, claim: str) -> list[Seed]:
 
 @dataclass(frozen=True)
 class Mean:
-    """A mean over seeds; `half` is half of the 95% interval by Student's t, None for a single seed."""
+    """A mean over the seeds that have a value; `half` is half of the 95% interval by Student's t, None for one seed."""
 
     value: float
     half: float | None
     seeds: int
+
+    @property
+    def differs(self) -> bool:
+        """Whether the interval is on one side of 0."""
+        return self.half is not None and abs(self.value) > self.half
 
 
 def mean(values: Iterable[float | None]) -> Mean | None:
@@ -230,7 +249,7 @@ def mean(values: Iterable[float | None]) -> Mean | None:
 
 
 def value_of(claim: Claim, arm: str, column: Column, one: Seed) -> float | None:
-    """Return what a table has in a column for an arm, with one seed."""
+    """Return what a table has in a column for an arm, or for another stage, with one seed."""
     if isinstance(column, Reach):
         return steps_to_reach(claim, arm, column, one)
     stage, name = _stage_of(arm, column.key)
@@ -250,15 +269,16 @@ def steps_to_reach(claim: Claim, arm: str, column: Column, one: Seed) -> float |
 
 
 def curve_of(arm: str, key: str, one: Seed) -> tuple[list[int], list[float | None]] | None:
-    """Return a curve of an arm, such as `policy/accuracy`, or of a stage that is named."""
+    """Return a curve of an arm, such as `policy/accuracy`."""
     return one.curve(*_stage_of(arm, key))
 
 
-def difference(claim: Claim, arm: str, seeds: Sequence[Seed]) -> Mean | None:
-    """Return the difference of an arm from the one it is compared with, in pairs of the same seed."""
-    other, column = claim.other(arm), claim.compared
-    pairs = [(value_of(claim, arm, column, one), value_of(claim, other, column, one)) for one in seeds]
-    return mean(a - b if a is not None and b is not None else None for a, b in pairs)
+def apart(claim: Claim, difference: Difference, seeds: Sequence[Seed]) -> list[float | None]:
+    """Return how far an arm is above another one, for each seed; None for a seed that lacks one of them."""
+    pairs = [
+        [value_of(claim, arm, difference.column, one) for arm in (difference.arm, difference.other)] for one in seeds
+    ]
+    return [a - b if a is not None and b is not None else None for a, b in pairs]
 
 
 def band(arm: str, panel: Panel, seeds: Sequence[Seed]) -> list[tuple[int, float, float, float]]:
@@ -277,7 +297,7 @@ def band(arm: str, panel: Panel, seeds: Sequence[Seed]) -> list[tuple[int, float
 
 
 def _stage_of(arm: str, key: str) -> tuple[str, str]:
-    """Return the stage that a key means for an arm, and the name of the value in it."""
+    """Return the stage and the value that a key means for an arm; without a slash it is a value of the stage itself."""
     kind, _, name = key.partition("/")
     stages = {"policy": arm, "answers": f"{arm}_answers", "audit": f"audit_{arm}"}
-    return stages.get(kind, kind), name
+    return (stages[kind], name) if kind in stages else (arm, key)

