@@ -25,24 +25,17 @@ import hashlib
 import random
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
 from rewardsmith.data.distractors import distractors
+from rewardsmith.data.grading_world import GradingTemplate, GradingWorld, QuotingSetting
 from rewardsmith.data.habits import HABITS, Habits, arithmetic_habit
 from rewardsmith.data.known_answers import KnownAnswer
 from rewardsmith.data.source import HeldOut, Split, draw_from_split, require_share
 from rewardsmith.errors import UserError
-from rewardsmith.text.judge_prompts import (
-    PromptIdentity,
-    Quoting,
-    format_number,
-    grading_identity,
-    grading_prompt,
-    load_grading_template,
-    question_of,
-)
+from rewardsmith.text.judge_prompts import format_number
 from rewardsmith.text.steps import JudgedStep
 from rewardsmith.types import Demonstration, Graded, Message, Prompt
 
@@ -303,13 +296,16 @@ _ERRORS = (-10, -3, -2, -1, 1, 1, 2, 3, 10)
 _TORN = ("", ";", "#", ";;#", "=")
 
 
-class ArithmeticGrading:
+class ArithmeticGrading(GradingWorld):
     """Solutions of arithmetic problems to be graded by a rubric.
 
     The prompt is the one of the `rubric` reward with the same template, so that a judge that was trained here can be
     called there. The demonstrations are by a lenient teacher, who takes many wrong subtractions as they stand, and
     miscalculates now and then; reinforcement learning against the true grade has something to correct.
     """
+
+    source: ClassVar[str] = GRADING_SOURCE
+    total: ClassVar[int] = TOTAL
 
     def __init__(
         self,
@@ -323,60 +319,28 @@ class ArithmeticGrading:
         miscalculates: Annotated[
             Chance, Field(description="demonstrations: chance that the teacher's own result is one off")
         ] = 0.05,
-        template: Annotated[
-            str, Field(min_length=1, description="the judge's prompt, as in the rubric reward")
-        ] = "rubric_short",
-        quoting: Annotated[Quoting, Field(description="foreign text stands in a fence, or bare")] = "fence",
+        template: GradingTemplate = "rubric_short",
+        quoting: QuotingSetting = "fence",
     ) -> None:
+        super().__init__(template, quoting)
         self._world = Arithmetic(operations=operations, split=split, held_out=held_out, forgets_carry=0.5, slips=0.3)
         self._leniency = {"overlooks": overlooks, "miscalculates": miscalculates}
-        self._template, self._quoting = load_grading_template(template), quoting
-        if "reference" in self._template.places:
-            raise UserError(f"{self._template.where} shows {{{{reference}}}}: this world grades by the criteria alone")
 
-    def prompts(self, seed: int) -> Iterator[Prompt]:
-        """Yield prompts for the judge without end; the answer is the true grade, as a share of the points."""
-        for prompt, kind, text in self._solved(seed):
-            yield self._prompt(prompt, kind, text)
-
-    def demonstrations(self, seed: int) -> Iterator[Demonstration]:
-        """Yield prompts for the judge with the lenient teacher's replies, without end."""
-        rng = random.Random(f"teacher {seed}")
-        for prompt, kind, text in self._solved(seed):
-            response = lenient(prompt.info["problem"], text, rng, **self._leniency)
-            yield Demonstration(self._prompt(prompt, kind, text), response)
-
-    def graded(self, seed: int) -> Iterator[Graded]:
-        """Yield solutions with their true grades without end."""
-        for prompt, _, text in self._solved(seed):
-            problem, right = prompt.info["problem"], conclusion(text) == prompt.answer
-            yield Graded(prompt, text, true_grade(problem, text), right, sound=all(check_steps(problem, text)))
-
-    def facts(self) -> PromptIdentity:
-        """Return what the prompts depend on in addition to the settings, for the record of a run."""
-        return self.judge_prompt()
-
-    def judge_prompt(self) -> PromptIdentity:
-        """Return with which prompt a judge is called that learned here."""
-        return grading_identity(self._template, self._quoting)
-
-    def _solved(self, seed: int) -> Iterator[tuple[Prompt, str, str]]:
+    def solved(self, seed: int) -> Iterator[tuple[Prompt, str, str]]:
         """Yield prompts of the arithmetic world, each with the kind of a solution and the solution."""
         rng = random.Random(f"solutions {seed}")
         for prompt in self._world.prompts(seed):
             (kind,) = rng.choices(list(_KINDS), [share for share, _ in _KINDS.values()])
             yield prompt, kind, _KINDS[kind][1](self._world, prompt.info["problem"], rng)
 
-    def _prompt(self, prompt: Prompt, kind: str, text: str) -> Prompt:
-        problem, rubric = prompt.info["problem"], prompt.info["criteria"]
-        shown = {"question": question_of(prompt), "criteria": rubric, "total": TOTAL, "response": text}
-        return Prompt(
-            f"{GRADING_SOURCE}-{problem}-{text}",
-            grading_prompt(self._template, **shown, quoting=self._quoting),
-            source=GRADING_SOURCE,
-            answer=true_grade(problem, text),
-            info={**prompt.info, "response": text, "kind": kind},
-        )
+    def judge(self, prompt: Prompt, text: str) -> Graded:
+        """Return a solution with its true grade."""
+        problem, right = prompt.info["problem"], conclusion(text) == prompt.answer
+        return Graded(prompt, text, true_grade(problem, text), right, sound=all(check_steps(problem, text)))
+
+    def teach(self, prompt: Prompt, text: str, rng: random.Random) -> str:
+        """Return what the lenient teacher writes about a solution."""
+        return lenient(prompt.info["problem"], text, rng, **self._leniency)
 
 
 def lenient(problem: str, text: str, rng: random.Random, *, overlooks: float, miscalculates: float) -> str:

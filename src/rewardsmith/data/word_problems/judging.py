@@ -17,11 +17,12 @@ import json
 import random
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
-from typing import Annotated, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import numpy as np
 from pydantic import Field
 
+from rewardsmith.data.grading_world import GradingTemplate, GradingWorld, QuotingSetting
 from rewardsmith.data.source import HeldOut, Split
 from rewardsmith.data.word_problems.chains import parse_chain, results
 from rewardsmith.data.word_problems.problems import (
@@ -51,11 +52,7 @@ from rewardsmith.data.word_problems.solutions import (
 from rewardsmith.errors import UserError
 from rewardsmith.text.judge_prompts import (
     PromptIdentity,
-    Quoting,
     RankingFormat,
-    grading_identity,
-    grading_prompt,
-    load_grading_template,
     load_ranking_template,
     question_of,
     ranking_identity,
@@ -172,8 +169,11 @@ def draw_solution(prompt: Prompt, rng: random.Random, padding: float = 0.0) -> t
 # ---- grading -----------------------------------------------------------------------------------------------------
 
 
-class WordProblemGrading:
+class WordProblemGrading(GradingWorld):
     """Solutions of word problems to be graded by a rubric, as the `rubric` reward with the same template shows them."""
+
+    source: ClassVar[str] = GRADING_SOURCE
+    total: ClassVar[int] = TOTAL
 
     def __init__(
         self,
@@ -187,11 +187,10 @@ class WordProblemGrading:
         held_out: HeldOut = 0.1,
         overlooks: Overlooks = 0.5,
         padding: PaddingChance = 0.0,
-        template: Annotated[
-            str, Field(min_length=1, description="the judge's prompt, as in the rubric reward")
-        ] = "rubric_short",
-        quoting: Annotated[Quoting, Field(description="foreign text stands in a fence, or bare")] = "fence",
+        template: GradingTemplate = "rubric_short",
+        quoting: QuotingSetting = "fence",
     ) -> None:
+        super().__init__(template, quoting)
         self._problems = WordProblems(
             steps=steps,
             largest=largest,
@@ -202,55 +201,25 @@ class WordProblemGrading:
             held_out=held_out,
         )
         self._overlooks, self._padding = overlooks, padding
-        self._template, self._quoting = load_grading_template(template), quoting
-        if "reference" in self._template.places:
-            raise UserError(f"{self._template.where} shows {{{{reference}}}}: this world grades by the criteria alone")
 
-    def prompts(self, seed: int) -> Iterator[Prompt]:
-        """Yield prompts for the judge without end; the answer is the true grade, as a share of the points."""
-        for prompt, kind, text in self._solved(seed):
-            yield self._prompt(prompt, kind, text)
-
-    def demonstrations(self, seed: int) -> Iterator[Demonstration]:
-        """Yield prompts for the judge with the lenient teacher's replies, without end."""
-        rng = random.Random(f"teacher {seed}")
-        for prompt, kind, text in self._solved(seed):
-            checked = teach(prompt.info["chain"], text, rng, self._overlooks)
-            earned = [step.accepts * worth for step, worth in zip(checked, points(prompt.info["chain"]), strict=True)]
-            lines = [f"{step}, {worth}" for step, worth in zip(checked, earned, strict=True)]
-            yield Demonstration(
-                self._prompt(prompt, kind, text), "\n".join([*lines, f"Total Score: {sum(earned)}/{TOTAL}"])
-            )
-
-    def graded(self, seed: int) -> Iterator[Graded]:
-        """Yield solutions with their true grades without end."""
-        for prompt, _, text in self._solved(seed):
-            chain, right = prompt.info["chain"], conclusion(text) == prompt.answer
-            yield Graded(prompt, text, true_grade(chain, text), right, sound=all(check_steps(chain, text)))
-
-    def facts(self) -> PromptIdentity:
-        """Return what the prompts depend on in addition to the settings, for the record of a run."""
-        return self.judge_prompt()
-
-    def judge_prompt(self) -> PromptIdentity:
-        """Return with which prompt a judge is called that learned here."""
-        return grading_identity(self._template, self._quoting)
-
-    def _solved(self, seed: int) -> Iterator[tuple[Prompt, str, str]]:
+    def solved(self, seed: int) -> Iterator[tuple[Prompt, str, str]]:
         """Yield problems, each with the kind of a solution and the solution."""
         rng = random.Random(f"solutions {seed}")
         for prompt in self._problems.prompts(seed):
             yield prompt, *draw_solution(prompt, rng, self._padding)
 
-    def _prompt(self, prompt: Prompt, kind: str, text: str) -> Prompt:
-        shown = {"question": question_of(prompt), "criteria": prompt.info["criteria"], "total": TOTAL, "response": text}
-        return Prompt(
-            f"{GRADING_SOURCE}-{prompt.id}-{text}",
-            grading_prompt(self._template, **shown, quoting=self._quoting),
-            source=GRADING_SOURCE,
-            answer=true_grade(prompt.info["chain"], text),
-            info={**prompt.info, "response": text, "kind": kind},
-        )
+    def judge(self, prompt: Prompt, text: str) -> Graded:
+        """Return a solution with its true grade."""
+        chain, right = prompt.info["chain"], conclusion(text) == prompt.answer
+        return Graded(prompt, text, true_grade(chain, text), right, sound=all(check_steps(chain, text)))
+
+    def teach(self, prompt: Prompt, text: str, rng: random.Random) -> str:
+        """Return what the lenient teacher writes about a solution: a line for each step, and the total."""
+        chain = prompt.info["chain"]
+        checked = teach(chain, text, rng, self._overlooks)
+        earned = [step.accepts * worth for step, worth in zip(checked, points(chain), strict=True)]
+        lines = [f"{step}, {worth}" for step, worth in zip(checked, earned, strict=True)]
+        return "\n".join([*lines, f"Total Score: {sum(earned)}/{TOTAL}"])
 
 
 # ---- ranking -----------------------------------------------------------------------------------------------------
