@@ -226,7 +226,8 @@ def reply_as_judge(body: dict[str, Any]) -> str:
     letters = re.findall(r"^\w+ ([A-Z]):$", prompt, re.MULTILINE)
     if letters:
         return write_ranking({letter: (points + 3 * i) % 11 for i, letter in enumerate(letters)}, "So.")
-    return f"Fine.\n\nTotal Score: {points}/10" if "Total Score" in prompt else f"Score: {points % 11}"
+    rubric = "Total Score" in prompt or "The answer is the last result" in prompt
+    return f"Fine.\n\nTotal Score: {points}/10" if rubric else f"Score: {points % 11}"
 
 
 _VERDICTS: dict[str, Callable[[random.Random], str]] = {

@@ -149,7 +149,7 @@ REPORTED_CURVE = Panel("reward that training reports", "policy/reward")
 LENGTH_CURVE = Panel("tokens of an answer, held out", "policy/length")
 
 CLAIMS: dict[str, Claim] = {
-    "judge": Claim(
+    "trained_judge": Claim(
         "The judge: RL corrects what its cold start overlooks",
         arms={},
         columns=(),
@@ -176,7 +176,7 @@ CLAIMS: dict[str, Claim] = {
             Difference(ACCURACY, "judged", "outcome"),
             Difference(VERIFIED, "judged", "steps"),
         ),
-        needs="judge",
+        needs="trained_judge",
     ),
     "miracles_cpu": Claim(
         "Which flaws of right answers RL with the answer alone keeps, with a small model on a CPU",
@@ -210,7 +210,7 @@ CLAIMS: dict[str, Claim] = {
         ),
         evaluations={"ranker_before": "after the cold start", "ranker_after": "after RL"},
         evaluation_columns=RANKING_COLUMNS,
-        needs="judge",
+        needs="trained_judge",
     ),
     "several": Claim(
         "Several reward models beat one",
@@ -236,7 +236,7 @@ CLAIMS: dict[str, Claim] = {
             Difference(IDLE, "preferred", "rule"),
             Difference(IDLE, "gated", "preferred"),
         ),
-        needs="judge",
+        needs="trained_judge",
     ),
     "prime": Claim(
         "PRIME: dense rewards from outcomes alone",

@@ -275,7 +275,7 @@ def main(words: Sequence[str] | None = None) -> int:
     """Run what is asked for; return the exit status."""
     reader = parser()
     given = reader.parse_args(words)
-    claims = given.claims or [name for name, claim in CLAIMS.items() if claim.gpu and name != "judge"]
+    claims = given.claims or [name for name, claim in CLAIMS.items() if claim.gpu and name != "trained_judge"]
     if unknown := [claim for claim in claims if claim not in CLAIMS]:
         reader.error(f"unknown claim {unknown[0]!r}: choose from {', '.join(CLAIMS)}")
     known = [arm for claim in claims for arm in CLAIMS[claim].arms]

@@ -1,6 +1,7 @@
 """`rewardsmith audit` of every reward that a shipped recipe learns from: it ends with findings."""
 
 import json
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,24 @@ ROOT = Path(__file__).parents[2] / "recipes"
 LEARNING = ("policy", "process_model")
 """Stages whose reward teaches somebody."""
 
+HEADLINES = {
+    "trained_judge": "judge_rl",
+    "rrm": "judged",
+    "grrm": "judged",
+    "several": "gated",
+    "prime": "trusted",
+    "failures": "long_zeros",
+}
+"""Of each recipe with several arms one whose reward has much in it; a ranker would have to be trained first."""
+
 
 def rewards() -> Iterator[tuple[Path, str]]:
     """Yield each recipe with each of its stages that learns from a reward."""
     for path in sorted(ROOT.glob("**/*.toml")):
         for stage in load_recipe(path).stages:
-            if stage.name in LEARNING:
-                yield path, stage.settings.name  # type: ignore[attr-defined]
+            name: str = stage.settings.name  # type: ignore[attr-defined]
+            if stage.name in LEARNING and (path.parent.name != "headlines" or HEADLINES.get(path.stem) == name):
+                yield path, name
 
 
 REWARDS = list(rewards())
@@ -42,6 +54,10 @@ def changes(path: Path, folder: Path, url: str) -> list[str]:
     server = f'{{ type = "server", urls = ["{url}"] }}'
     if path.parent.name == "scale" and path.stem != "quickstart_verl":
         return scale_stand_ins(path, folder, url)
+    if path.parent.name == "headlines":
+        models = tomllib.loads(path.read_text())["models"]
+        tiny = [f"models.{name}.init=tiny-llama" for name, model in models.items() if "init" in model]
+        return [*tiny, f"models.judge={server}"] if "judge" in models and path.stem != "trained_judge" else tiny
     if path.parent.name == "start":
         return ["models.policy.init=tiny-llama", *([f"models.judge={server}"] if path.stem == "judge" else [])]
     if path.parent.name == "judges" or path.stem == "policy_with_a_ranker":

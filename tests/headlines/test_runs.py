@@ -63,7 +63,7 @@ def test_other_settings_have_a_folder_of_their_own(tmp_path: Path) -> None:
 def test_what_others_need_comes_first_seed_by_seed(tmp_path: Path) -> None:
     runs = due(["rrm", "prime", "grrm"], [0, 1], [], plan(tmp_path))
     assert [str(run) for run in runs] == [
-        f"{claim} seed {seed}" for seed in (0, 1) for claim in ("judge", "prime", "rrm", "grrm")
+        f"{claim} seed {seed}" for seed in (0, 1) for claim in ("trained_judge", "prime", "rrm", "grrm")
     ]
     assert [run.arms for run in due(["rrm", "prime"], [0], ["outcome"], plan(tmp_path))] == [
         (),
@@ -81,12 +81,12 @@ def test_a_run_that_fails_is_named_and_does_not_stop_the_others(
     assert scheduler.failed == ["failures seed 0", "rrm seed 0"]
     shown = capfd.readouterr().out
     assert "share" in shown
-    assert "rrm seed 0 failed: the model of judge seed 0 is missing" in shown
+    assert "rrm seed 0 failed: the model of trained_judge seed 0 is missing" in shown
 
 
 def test_a_stopped_run_leaves_what_it_has_finished(tmp_path: Path) -> None:
-    changes = ("stages.zeros.reward.rule=arithmetic", "stages.zeros.reward.failure.min_failures=1")
-    here = plan(tmp_path, changes=changes)  # a rule that fails on these prompts
+    failing = ("share=0.5", "zero=false", "failure.share=0.01", "failure.min_failures=1")  # more than is allowed
+    here = plan(tmp_path, changes=tuple(f"stages.zeros.reward.{one}" for one in failing))
     run = Run("failures", 0, ("none", "zeros"))
     with pytest.raises(UserError):
         execute(run, here)
@@ -166,6 +166,23 @@ def test_a_script_that_was_killed_resumes(tmp_path: Path) -> None:
     (one,) = headline_results.read(here.results, "failures")
     assert one.value("none", "steps") == 200
     assert "resum" in metrics.with_name("run.log").read_text()
+
+
+@pytest.mark.slow
+def test_a_time_limit_saves_what_runs_and_leaves_out_the_rest(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    here = plan(tmp_path, changes=("stages.none.steps=100000",))
+    runs = [Run("failures", seed, ("none",)) for seed in (0, 1)]
+    scheduler = Scheduler(here, jobs=1, minutes=0.4)
+    scheduler.run(runs)
+    assert scheduler.failed == ["failures seed 0"]
+    assert "stopping 1 runs, leaving out 1" in capfd.readouterr().out
+    assert folder_of(here, "failures", 0, ["none"]).exists()
+    assert not folder_of(here, "failures", 1, ["none"]).exists()
+    for one in headline_results.read(here.results, "failures"):
+        assert "stopped" in one.failed
+        assert "none" not in one.stages
 
 
 def wait_for_step(file: Path, stage: str, step: int) -> None:

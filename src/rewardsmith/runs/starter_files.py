@@ -14,6 +14,10 @@ from rewardsmith.storage import writing
 COMPANIONS: Mapping[str, Sequence[str]] = {
     "own_reward": ("my_rewards.py", "numbers.jsonl", "numbers_held_out.jsonl"),
     "judge": ("questions.jsonl",),
+    "arithmetic": ("biased_judges.py",),
+    "translation": ("biased_judges.py",),
+    "failures": ("flaky_judge.py",),
+    "failures_cpu": ("flaky_judge.py",),
 }
 """Files that a recipe names, in the folder of the recipe, by its file name without the suffix."""
 
