@@ -18,6 +18,7 @@ RESULTS = HERE / "results"
 MODEL = "models/smollm2"
 HALF = "models/smollm2-15-layers"
 SMALL = "models/small"
+RUNS = "runs/headlines/"
 
 Table = dict[str, Any]
 
@@ -56,13 +57,9 @@ def recipe_of(claim: str, seed: int, arms: Sequence[str], plan: Plan) -> Table:
     """Return the recipe of a claim with these arms."""
     table = load_table(HERE / f"{claim}.toml")
     table["seed"] = seed
-    left_out = set(CLAIMS[claim].arms) - set(arms)
-    table["stages"] = [stage for stage in table["stages"] if _arm_of(stage, claim) not in left_out]
-    named = {name for stage in table["stages"] for name in _texts(stage)}
-    originals = {model.get("copy_of") for name, model in table["models"].items() if name in named}
-    table["models"] = {name: model for name, model in table["models"].items() if name in named | originals}
+    _keep_arms(table, claim, arms)
     for model in table["models"].values():
-        if str(model.get("init", "")).startswith("runs/headlines/"):
+        if str(model.get("init", "")).startswith(RUNS):
             model["init"] = str(folder_of(plan, CLAIMS[claim].needs, seed) / "models" / "judge")
         elif plan.tiny and "init" in model:
             model["init"] = "tiny-llama"
@@ -79,6 +76,25 @@ def recipe_of(claim: str, seed: int, arms: Sequence[str], plan: Plan) -> Table:
     return table
 
 
+def needs_of(claim: str, arms: Sequence[str]) -> str:
+    """Return the claim whose model these arms use; "" where they use none."""
+    table = load_table(HERE / f"{claim}.toml")
+    _keep_arms(table, claim, arms)
+    used = any(str(model.get("init", "")).startswith(RUNS) for model in table["models"].values())
+    return CLAIMS[claim].needs if used else ""
+
+
+def _keep_arms(table: Table, claim: str, arms: Sequence[str]) -> None:
+    """Leave out the other arms, and what only they use: models, and the stages that train and measure these."""
+    stages = [(stage, _arm_of(stage, claim), set(_models(stage))) for stage in table["stages"]]
+    if not CLAIMS[claim].arms:
+        return
+    used = {name for _, arm, models in stages if arm in arms for name in models}
+    used |= {table["models"][name]["copy_of"] for name in used if "copy_of" in table["models"][name]}
+    table["stages"] = [stage for stage, arm, models in stages if arm in arms or (arm is None and models <= used)]
+    table["models"] = {name: model for name, model in table["models"].items() if name in used}
+
+
 def _arm_of(stage: Table, claim: str) -> str | None:
     """Return the arm that a stage is part of."""
     name = stage.get("name", stage["type"])
@@ -86,17 +102,15 @@ def _arm_of(stage: Table, claim: str) -> str | None:
     return next((arm for arm in CLAIMS[claim].arms if name in (arm, f"{arm}_answers", f"audit_{arm}")), None)
 
 
-def _texts(table: object) -> Iterator[str]:
-    """Yield every text in a nested table, among them the names of models."""
+def _models(table: object) -> Iterator[str]:
+    """Yield the models that a stage names, however deep."""
     match table:
-        case str():
-            yield table
         case Mapping():
-            for value in table.values():
-                yield from _texts(value)
+            for key, value in table.items():
+                yield from [value] if key == "model" else _models(value)
         case list():
             for value in table:
-                yield from _texts(value)
+                yield from _models(value)
 
 
 def folder_of(plan: Plan, claim: str, seed: int, arms: Sequence[str] = ()) -> Path:

@@ -31,7 +31,7 @@ from typing import Any
 import headline_pages
 import headline_results
 from headline_claims import CLAIMS, SEEDS
-from headline_recipes import HALF, MODEL, RESULTS, SMALL, Plan, folder_of, recipe_of
+from headline_recipes import HALF, MODEL, RESULTS, SMALL, Plan, folder_of, needs_of, recipe_of
 
 import rewardsmith
 from rewardsmith.errors import UserError
@@ -54,6 +54,11 @@ class Run:
     seed: int
     arms: tuple[str, ...]
 
+    @property
+    def needs(self) -> str:
+        """The claim whose model it uses; "" for none."""
+        return needs_of(self.claim, self.arms)
+
     def __str__(self) -> str:
         return f"{self.claim} seed {self.seed}"
 
@@ -65,7 +70,8 @@ def missing_arms(claim: str, seed: int, arms: Sequence[str], plan: Plan) -> list
         return list(arms)
     known = headline_results.read_file(file)
     missing = [arm for arm in arms if f"{arm}_answers" not in known.stages]
-    lacks = [stage for stage in CLAIMS[claim].evaluations if stage not in known.stages]
+    stages = {stage["name"] for stage in recipe_of(claim, seed, arms, plan)["stages"]}
+    lacks = [stage for stage in CLAIMS[claim].evaluations if stage in stages and stage not in known.stages]
     return missing if missing or lacks else None
 
 
@@ -129,22 +135,22 @@ def _torch_version() -> str:
 
 def due(claims: Sequence[str], seeds: Sequence[int], arms: Sequence[str], plan: Plan) -> list[Run]:
     """Return what has to be run, seed by seed, and of each seed first what others need."""
-    needed = [name for name in dict.fromkeys(CLAIMS[claim].needs for claim in claims) if name and name not in claims]
     found = []
     for seed in seeds:
-        for claim in sorted([*needed, *claims], key=lambda name: bool(CLAIMS[name].needs)):
+        of_seed = []
+        for claim in claims:
             wanted = [arm for arm in CLAIMS[claim].arms if not arms or arm in arms]
-            missing = missing_arms(claim, seed, wanted, plan)
             if CLAIMS[claim].arms and not wanted:
                 continue
-            if missing is not None:
-                found.append(Run(claim, seed, tuple(missing)))
-            elif claim not in needed:
+            missing = missing_arms(claim, seed, wanted, plan)
+            if missing is None:
                 say(f"{claim} seed {seed}: results are there")
-    gone = {(CLAIMS[run.claim].needs, run.seed) for run in found if CLAIMS[run.claim].needs}
-    gone -= {(run.claim, run.seed) for run in found}
-    lost = [Run(name, seed, ()) for name, seed in sorted(gone) if not _has_model(plan, name, seed)]
-    return [*lost, *found]
+            else:
+                of_seed.append(Run(claim, seed, tuple(missing)))
+        needed = {run.needs for run in of_seed if run.needs} - {run.claim for run in of_seed}
+        of_seed += [Run(claim, seed, ()) for claim in sorted(needed) if not _has_model(plan, claim, seed)]
+        found += sorted(of_seed, key=lambda run: (bool(run.needs), run.claim not in needed))
+    return found
 
 
 def _has_model(plan: Plan, claim: str, seed: int) -> bool:
@@ -190,7 +196,7 @@ class Scheduler:
     def _start(self, waiting: list[Run], running: dict[Connection, tuple[Run, SpawnProcess]]) -> None:
         """Start what can be started: a run whose judge is not ready stays, one whose judge failed is left out."""
         for run in list(waiting):
-            needs = CLAIMS[run.claim].needs
+            needs = run.needs
             busy = {str(other) for other in [*waiting, *(one for one, _ in running.values())]}
             if len(running) == self.jobs:
                 return

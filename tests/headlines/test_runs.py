@@ -13,11 +13,11 @@ import headline_results
 import headlines
 import pytest
 from headline_claims import CLAIMS
-from headline_recipes import Plan, folder_of, recipe_of
+from headline_recipes import Plan, folder_of, needs_of, recipe_of
 from headlines import Run, Scheduler, collect, due, execute, missing_arms
 
 from rewardsmith.errors import UserError
-from rewardsmith.recipe import parse_recipe
+from rewardsmith.recipe import load_table, parse_recipe
 from tests.headlines import HEADLINES
 
 
@@ -35,6 +35,7 @@ def test_each_arm_alone_is_a_recipe(claim: str, tmp_path: Path) -> None:
         assert stages[arm]["steps"] == 7
         assert table["seed"] == 1
         assert f"{arm}_answers" in stages
+        assert "start_answers" in stages
 
 
 def test_arms_are_added_to_the_results_and_not_run_twice(tmp_path: Path) -> None:
@@ -65,11 +66,24 @@ def test_what_others_need_comes_first_seed_by_seed(tmp_path: Path) -> None:
     assert [str(run) for run in runs] == [
         f"{claim} seed {seed}" for seed in (0, 1) for claim in ("trained_judge", "prime", "rrm", "grrm")
     ]
-    assert [run.arms for run in due(["rrm", "prime"], [0], ["outcome"], plan(tmp_path))] == [
-        (),
-        ("outcome",),
-        ("outcome",),
-    ]
+    alone = due(["rrm", "prime"], [0], ["outcome"], plan(tmp_path))
+    assert [str(run) for run in alone] == ["rrm seed 0", "prime seed 0"]
+
+
+def test_what_only_other_arms_use_is_left_out(tmp_path: Path) -> None:
+    def recipe(claim: str, *arms: str) -> tuple[list[str], set[str]]:
+        table = recipe_of(claim, 0, arms, Plan(tmp_path))
+        return [stage["name"] for stage in table["stages"]], set(table["models"])
+
+    assert recipe("grrm", "rule") == (["imitation", "start_answers", "rule", "rule_answers"], {"policy", "rule"})
+    assert recipe("grrm", "ranked")[0][:4] == ["cold_start", "ranker_before", "ranker_rl", "ranker_after"]
+    assert recipe("several", "rule")[1] == {"policy", "rule"}
+    assert {"reward_model", "audit_preferred"} <= set(recipe("several", "preferred")[0])
+    assert recipe("prime", "trusted")[1] == {"policy", "trusted", "trusted_prm"}
+    assert len(recipe("trained_judge")[0]) == 4
+    for claim in ("rrm", "grrm", "several", "prime"):
+        assert recipe(claim, *CLAIMS[claim].arms)[1] == set(load_table(HEADLINES / f"{claim}.toml")["models"])
+    assert [needs_of("rrm", [arm]) for arm in CLAIMS["rrm"].arms] == ["", "trained_judge", ""]
 
 
 def test_a_run_that_fails_is_named_and_does_not_stop_the_others(
@@ -77,7 +91,7 @@ def test_a_run_that_fails_is_named_and_does_not_stop_the_others(
 ) -> None:
     here = plan(tmp_path, changes=("stages.none.reward.share=0.9",))
     scheduler = Scheduler(here, jobs=1)
-    scheduler.run([Run("failures", 0, ("none",)), Run("rrm", 0, ("outcome",))])
+    scheduler.run([Run("failures", 0, ("none",)), Run("rrm", 0, ("judged",))])
     assert scheduler.failed == ["failures seed 0", "rrm seed 0"]
     shown = capfd.readouterr().out
     assert "share" in shown
