@@ -86,7 +86,7 @@ FLAWS = tuple(
     Column(f"flaw: {kind}", f"answers/flaw/{kind}")
     for kind in ("calculation", "copied", "operation", "missing", "extra", "conclusion")
 )
-VERIFIED_AT = tuple(Column(f"verified@{k}", f"answers/verified@{k}") for k in (1, 4, 16, 64))
+VERIFIED_AT = tuple(Column(f"verified@{k}", f"answers/verified@{k}") for k in (4, 16, 64))
 
 GRADE_COLUMNS = (
     Column("distance from the true grade", "mad", "number"),

@@ -96,8 +96,12 @@ def _table(
         for column in columns
     }
     some = [column for column in columns if any(v is not None for stage in stages for v in values[stage, column])]
-    rows = [(claim.names[stage], *(_cell(values[stage, column], column) for column in some)) for stage in stages]
-    return (what, *(column.heading for column in some)), rows
+    table = [(what, *(column.heading for column in some))]
+    table += [(claim.names[stage], *(_cell(values[stage, column], column) for column in some)) for stage in stages]
+    if len(some) > len(table):  # more measures than stages: a row for each measure is easier to read
+        table = [("", *table[0][1:]), *table[1:]]
+        table = list(zip(*table, strict=True))
+    return table[0], table[1:] if stages else []
 
 
 def decision_table(claim: Claim, seeds: Sequence[Seed]) -> tuple[Row, list[Row]]:
@@ -121,6 +125,8 @@ FORMS: dict[Form, tuple[int, int, str]] = {
 }
 """Factor, digits behind the point, and unit."""
 
+NO_BREAK = "\N{NO-BREAK SPACE}"
+
 
 def _cell(values: Sequence[float | None], column: Column, *, sign: bool = False) -> str:
     """Return the mean over seeds with half of its interval: `62.1 ± 3.0 %`; how many seeds it is of, if not of all."""
@@ -134,7 +140,7 @@ def _cell(values: Sequence[float | None], column: Column, *, sign: bool = False)
     scale, digits, unit = FORMS[column.form]
     unit = " points" if sign and column.form == "share" else unit
     half = "" if average.half is None else f" ± {scale * average.half:,.{digits}f}"
-    return f"{scale * average.value:{'+' if sign else ''},.{digits}f}{half}{unit}{some}"
+    return f"{scale * average.value:{'+' if sign else ''},.{digits}f}{half}{unit}{some}".replace(" ", NO_BREAK)
 
 
 def markdown(headings: Row, rows: Sequence[Row]) -> str:

@@ -4,6 +4,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -104,7 +105,8 @@ def test_differences_are_taken_between_arms_of_the_same_seed() -> None:
 
 
 def test_a_difference_decides_where_its_interval_is_on_one_side_of_zero() -> None:
-    headings, rows = headline_pages.decision_table(CLAIM, SEEDS)
+    headings, cells = headline_pages.decision_table(CLAIM, SEEDS)
+    rows = plain(cells)
     assert headings == ("what decides", "of", "difference", "")
     half = 4.303 * math.sqrt((0.02**2 + 0.02**2) / 2 / 3)
     assert rows[0] == ("right", "two rewards against one reward", f"+10.0 ± {100 * half:.1f} points", "higher")
@@ -114,7 +116,7 @@ def test_a_difference_decides_where_its_interval_is_on_one_side_of_zero() -> Non
     wide = [Seed(i, [RUN], stages(0.5, 0.5 + by, [0.1])) for i, by in enumerate((0.1, 0.3, -0.1))]
     assert headline_pages.decision_table(CLAIM, wide)[1][0][3] == "not shown"
     assert rows[3][2:] == ("", "not measured")
-    assert headline_pages.decision_table(CLAIM, SEEDS[:1])[1][0][2:] == ("+8.0 points", "one seed")
+    assert plain(headline_pages.decision_table(CLAIM, SEEDS[:1])[1])[0][2:] == ("+8.0 points", "one seed")
 
 
 def test_the_first_validation_that_reaches_the_end_of_the_first_arm_counts() -> None:
@@ -139,18 +141,31 @@ def test_a_band_is_over_the_steps_that_all_seeds_have() -> None:
     ]
 
 
+def plain(rows: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    return [tuple(cell.replace("\N{NO-BREAK SPACE}", " ") for cell in row) for row in rows]
+
+
 def test_a_table_has_a_row_for_the_start_and_each_arm() -> None:
-    headings, rows = headline_pages.arms_table(CLAIM, SEEDS)
+    headings, cells = headline_pages.arms_table(CLAIM, SEEDS)
+    rows = plain(cells)
     assert headings == ("arm", "right", "a flaw", "steps to it")
     assert rows[0] == ("before RL", "25.0 ± 0.0 %", "0.0 ± 0.0 %", "")
     assert rows[1] == ("one reward", f"50.0 ± {430.3 * 0.1 / math.sqrt(3):.1f} %", "12.5 ± 0.0 %", "20 ± 0")
     assert rows[2][3] == "10, 20; never in 1 of 3 seeds"
 
 
+def test_many_measures_have_a_row_each() -> None:
+    many = replace(CLAIM, columns=tuple(Column(str(i), "answers/accuracy") for i in range(6)))
+    headings, rows = headline_pages.arms_table(many, SEEDS)
+    assert headings == ("", "before RL", "one reward", "two rewards", "three")
+    assert [row[0] for row in rows] == [str(i) for i in range(6)]
+    assert plain(rows)[0][1] == "25.0 ± 0.0 %"
+
+
 def test_a_mean_over_fewer_seeds_says_so() -> None:
     some = {name: stage for name, stage in SEEDS[1].stages.items() if not name.startswith("two")}
     seeds = [SEEDS[0], Seed(1, [RUN, {**RUN, "failed": "no judge"}], some)]
-    assert headline_pages.arms_table(CLAIM, seeds)[1][2][1] == "58.0 % (1 of 2 seeds)"
+    assert plain(headline_pages.arms_table(CLAIM, seeds)[1])[2][1] == "58.0 % (1 of 2 seeds)"
     block = headline_pages.results_block("claim", CLAIM, seeds, "pictures")
     assert "Seed 1 did not finish: no judge" in block
     assert "3 runs" in block
