@@ -256,6 +256,37 @@ CLAIMS: dict[str, Claim] = {
         panels=(ACCURACY_CURVE, VERIFIED_CURVE),
         decides=PRIME_DECIDES,
     ),
+    "prime_cpu": Claim(
+        "What PRIME lacks on sums, with small models on a CPU",
+        arms={
+            "outcome": "answer alone (RLOO)",
+            "steps": "steps checked by a program (ceiling)",
+            "noisy": "steps, one verdict in five wrong",
+            "noisier": "steps, two verdicts in five wrong",
+            "prime": "PRIME, counted in full",
+            "trusted": "PRIME with trust",
+            "slow": "PRIME, a fifth of the learning rate",
+            "unscaled": "PRIME, not normalised",
+            "larger": "PRIME, larger process model",
+            "knowing": "PRIME, process model from demonstrations without errors",
+        },
+        columns=(*PRIME_COLUMNS, Column("right against wrong steps, area under the curve", "policy/process/steps/auc")),
+        panels=(ACCURACY_CURVE,),
+        decides=tuple(
+            Difference(column, arm, "outcome")
+            for column in (LEARNING, ACCURACY)
+            for arm in ("steps", "noisy", "noisier", "prime", "trusted", "slow", "unscaled", "larger", "knowing")
+        ),
+        curves={
+            "outcome": "answer alone (RLOO)",
+            "steps": "steps checked by a program (ceiling)",
+            "noisy": "steps, one verdict in five wrong",
+            "prime": "PRIME, counted in full",
+            "larger": "PRIME, larger process model",
+            "knowing": "PRIME, process model from demonstrations without errors",
+        },
+        gpu=False,
+    ),
     "failures": Claim(
         "A failure is not a score",
         arms=FAILURE_ARMS,

@@ -18,6 +18,7 @@ RESULTS = HERE / "results"
 MODEL = "models/smollm2"
 HALF = "models/smollm2-15-layers"
 SMALL = "models/small"
+LARGER = "models/larger"
 RUNS = "runs/headlines/"
 
 Table = dict[str, Any]
@@ -107,7 +108,7 @@ def _models(table: object) -> Iterator[str]:
     match table:
         case Mapping():
             for key, value in table.items():
-                yield from [value] if key == "model" else _models(value)
+                yield from [value] if key in ("model", "reference_model") else _models(value)
         case list():
             for value in table:
                 yield from _models(value)

