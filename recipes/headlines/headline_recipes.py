@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ HALF = "models/smollm2-15-layers"
 SMALL = "models/small"
 LARGER = "models/larger"
 RUNS = "runs/headlines/"
+MAX_NAME = 80
+"""Characters of a folder's name; a longer one ends with a hash."""
 
 Table = dict[str, Any]
 
@@ -45,7 +48,10 @@ class Plan:
     @property
     def folder(self) -> Path:
         """Where the runs are; those with other settings than the recipes' have a folder of their own."""
-        name = re.sub(r"[^a-z0-9.=]+", "-", " ".join(self.differences).lower()).strip("-")
+        text = " ".join(self.differences)
+        name = re.sub(r"[^a-z0-9.=]+", "-", text.lower()).strip("-")
+        if len(name) > MAX_NAME:
+            name = f"{name[:MAX_NAME]}-{hashlib.blake2b(text.encode(), digest_size=4).hexdigest()}"
         return self.root / name if name else self.root
 
     @property
