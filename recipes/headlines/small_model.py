@@ -4,8 +4,8 @@
     python recipes/headlines/small_model.py models/larger --sums
 
 0.8M parameters and 800 tokens: a word problem with two steps has 50 tokens, and its solution as many. It learns them
-from nothing in some minutes on a CPU, where SmolLM2-135M would take hours. With `--sums` it is a `tiny-llama` with three
-times the parameters, and the same tokens.
+from nothing in some minutes on a CPU, where SmolLM2-135M would take hours. With `--sums` it is a `tiny-llama` with
+three times the parameters, and the same tokens.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def make_larger(folder: Path) -> None:
     write(folder, config, tokenizer)
 
 
-def write(folder: Path, config: "PreTrainedConfig", tokenizer: "PreTrainedTokenizerBase") -> None:
+def write(folder: Path, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> None:
     """Write a model with random weights, always the same, and its tokenizer."""
     import torch  # noqa: PLC0415 --help is quick
     from transformers import AutoModelForCausalLM  # noqa: PLC0415

@@ -59,7 +59,8 @@ def test_other_settings_have_a_folder_of_their_own(tmp_path: Path) -> None:
     assert len({one.folder for one in plans}) == len({one.results for one in plans}) == 4
     assert plans[0].results == HEADLINES / "results"
     assert all(tmp_path in one.results.parents for one in plans[1:])
-    many = [Plan(tmp_path, changes=(*(f"stages.outcome.steps={i}" for i in range(20)), last)) for last in ("a=1", "a=2")]
+    long = tuple(f"stages.outcome.steps={i}" for i in range(20))
+    many = [Plan(tmp_path, changes=(*long, last)) for last in ("seed=1", "seed=2")]
     assert len({one.folder for one in many}) == 2
     assert all(len(one.folder.name) < 100 for one in many)
 
