@@ -18,6 +18,7 @@ COMPANIONS: Mapping[str, Sequence[str]] = {
     "translation": ("biased_judges.py",),
     "failures": ("flaky_judge.py",),
     "failures_cpu": ("flaky_judge.py",),
+    "prime_cpu": ("noisy_steps.py",),
 }
 """Files that a recipe names, in the folder of the recipe, by its file name without the suffix."""
 
