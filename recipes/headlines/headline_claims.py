@@ -123,6 +123,12 @@ PRIME_ARMS = {
 PRIME_DECIDES = tuple(
     Difference(column, arm, "outcome") for arm in ("prime", "trusted") for column in (LEARNING, ACCURACY)
 )
+MIRACLE_ARMS = {"outcome": "answer alone", "steps": "steps checked by a program (ceiling)"}
+MIRACLE_DECIDES = (
+    Difference(UNSOUND, "outcome", "start"),
+    Difference(VERIFIED, "steps", "outcome"),
+    Difference(ACCURACY, "steps", "outcome"),
+)
 FAILURE_ARMS = {
     "none": "no failures",
     "dropped": "10 % fail, left out",
@@ -180,14 +186,24 @@ CLAIMS: dict[str, Claim] = {
     ),
     "miracles_cpu": Claim(
         "Which flaws of right answers RL with the answer alone keeps, with a small model on a CPU",
-        arms={"outcome": "answer alone", "steps": "steps checked by a program (ceiling)"},
+        arms=MIRACLE_ARMS,
         columns=(ACCURACY, UNSOUND, VERIFIED, *VERIFIED_AT, *FLAWS),
         panels=(ACCURACY_CURVE, UNSOUND_CURVE),
-        decides=(
-            Difference(UNSOUND, "outcome", "start"),
-            Difference(VERIFIED, "steps", "outcome"),
-            Difference(ACCURACY, "steps", "outcome"),
+        decides=MIRACLE_DECIDES,
+        gpu=False,
+    ),
+    "pretrained_cpu": Claim(
+        "Which flaws of right answers RL with the answer alone keeps, with SmolLM2-135M on a CPU",
+        arms=MIRACLE_ARMS,
+        columns=(
+            ACCURACY,
+            UNSOUND,
+            VERIFIED,
+            *(Column(f"verified@{k}", f"answers/verified@{k}") for k in (4, 8)),
+            *FLAWS,
         ),
+        panels=(ACCURACY_CURVE, UNSOUND_CURVE),
+        decides=MIRACLE_DECIDES,
         gpu=False,
     ),
     "grrm": Claim(

