@@ -5,8 +5,9 @@
     The answer is 14.
 
 The equations of a solution are its steps; the words around them are not looked at. An equation holds if it does the
-operation in its place with the result of the one before. Multiplication may be written `*`, `x` or `×`, division `/` or
-`÷`, and thousands `1,500`. The conclusion is the end of the solution. What can be wrong with a solution (`flaws`):
+operation in its place with the result of the one before; where a step is left out, those after it are out of place, and
+wrong too. Multiplication may be written `*`, `x`, `×` or `·`, division `/` or `÷`, and thousands `1,500`. The
+conclusion is the end of the solution. What can be wrong with a solution (`flaws`):
 
     operation       another operation or number than that of the story
     copied          not the result of the equation before
@@ -40,15 +41,16 @@ TOTAL = 10
 """Points of a rubric."""
 
 _NUMBER = r"(?:[0-9]{1,3},[0-9]{3}|[0-9]{1,6})"
+_GAP = r"[^\S\n]{0,3}"
 _EQUATION = re.compile(
-    r"(?:(?<![\w.])(?<![0-9],)|(?P<before>[0-9)] ?[-+*/x^=] ?|\w|\.|[0-9],))"
-    rf"(?P<left>-?{_NUMBER}) ?(?P<sign>[-+*/x]) ?(?P<number>{_NUMBER}) ?= ?(?P<result>-?{_NUMBER})"
-    r"(?=(?P<after>\w|[.,][0-9]| ?[-+*/x^=] ?[-(]?[0-9])?)"
+    rf"(?:(?<![\w.])(?<![0-9],)(?<!\u200b)|(?P<before>[0-9)]{_GAP}[-+*/x^=]{_GAP}\(?|\w|\.|[0-9],|\u200b))"
+    rf"(?P<left>-?{_NUMBER}){_GAP}(?P<sign>[-+*/x]){_GAP}(?P<number>{_NUMBER}){_GAP}={_GAP}(?P<result>-?{_NUMBER})"
+    rf"(?=(?P<after>\w|[.,][0-9]|{_GAP}\)?{_GAP}[-+*/x^=]{_GAP}[-(]{{0,2}}[0-9]|\*\*[0-9]|{_GAP}[0-9])?)"
 )
 """`before` and `after` find that there is more to an equation; every part is short, so any text takes linear time."""
 
 _CONCLUSION = re.compile(rf"The answer is (-?{_NUMBER})\.?")
-_PLAIN = str.maketrans("×÷−", "*/-")
+_PLAIN = str.maketrans("×·÷−–", "**/--")
 
 
 # ---- truth -------------------------------------------------------------------------------------------------------
