@@ -77,6 +77,11 @@ class Claim:
         """What tables call each stage, the start before RL among them."""
         return {"start": "before RL", **self.arms, **self.evaluations}
 
+    @property
+    def measured(self) -> list[str]:
+        """The stages whose values the tables have."""
+        return [*(f"{arm}_answers" for arm in self.arms), *self.evaluations]
+
 
 ACCURACY_CURVE = Panel("right answers, held out", "policy/accuracy")
 VERIFIED_CURVE = Panel("right and sound answers, held out", "policy/verified")
@@ -233,6 +238,7 @@ CLAIMS: dict[str, Claim] = {
         arms={
             "rule": "rule",
             "preferred": "rule + Bradley-Terry",
+            "judged": "rule, gated by the judge",
             "gated": "rule + Bradley-Terry, gated by the judge",
         },
         columns=(
@@ -249,6 +255,7 @@ CLAIMS: dict[str, Claim] = {
         decides=(
             Difference(VERIFIED, "gated", "rule"),
             Difference(VERIFIED, "gated", "preferred"),
+            Difference(VERIFIED, "gated", "judged"),
             Difference(IDLE, "preferred", "rule"),
             Difference(IDLE, "gated", "preferred"),
         ),

@@ -73,6 +73,7 @@ def results_block(name: str, claim: Claim, seeds: Sequence[Seed], pictures: str)
         parts.append(f"![{claim.title}: a curve for each arm]({pictures}/{picture_of(name)})")
     parts.append(_made(command, seeds))
     parts += [f"Seed {one.seed} did not finish: {one.failed}" for one in seeds if one.failed]
+    parts += _lacking(claim, seeds)
     return "\n\n".join(parts)
 
 
@@ -166,6 +167,18 @@ def _made(command: str, seeds: Sequence[Seed]) -> str:
     hours = sum(float(run["seconds"]) for run in runs) / 3600
     where = f"{hours:.1f} hours in all on {each('device')}; rewardsmith {each('version')}, torch {each('torch')}"
     return f"{about} `{command}`{changed}; {where}.{again}"
+
+
+def _lacking(claim: Claim, seeds: Sequence[Seed]) -> list[str]:
+    """Return a line that names what the plan has and no run has finished; nothing where all is there."""
+    stages = dict(zip(claim.measured, [*claim.arms.values(), *claim.evaluations.values()], strict=True))
+    found = {one.seed: one.stages for one in seeds}
+    lacks = []
+    for seed in sorted({*SEEDS, *found}):
+        missing = [name for stage, name in stages.items() if stage not in found.get(seed, {})]
+        if missing:
+            lacks.append(f"seed {seed}" + (f" ({'; '.join(missing)})" if len(missing) < len(stages) else ""))
+    return [f"Without results: {', '.join(lacks)}."] if lacks else []
 
 
 # ---- figures -------------------------------------------------------------------------------------------------------

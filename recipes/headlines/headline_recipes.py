@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,8 @@ class Plan:
     root: Path
     model: str = MODEL
     steps: int | None = None
+    problem_steps: int | None = None
+    pilot: bool = False
     tiny: bool = False
     changes: tuple[str, ...] = ()
     quiet: bool = False
@@ -42,8 +45,10 @@ class Plan:
     def differences(self) -> list[str]:
         """What differs from the recipes, for the record of the results."""
         model = [] if self.model == MODEL else [f"--model {self.model}"]
-        steps = [] if self.steps is None else [f"--steps {self.steps}"]
-        return [*self.changes, *model, *steps, *(["--tiny"] if self.tiny else [])]
+        numbers = {"--steps": self.steps, "--problem-steps": self.problem_steps}
+        given = [f"{flag} {number}" for flag, number in numbers.items() if number is not None]
+        flags = [flag for flag, on in {"--pilot": self.pilot, "--tiny": self.tiny}.items() if on]
+        return [*self.changes, *model, *given, *flags]
 
     @property
     def folder(self) -> Path:
@@ -59,28 +64,56 @@ class Plan:
         """Where the summaries are."""
         return self.folder / "results" if self.differences else RESULTS
 
+    def of(self, claim: str) -> Plan:
+        """Return the plan without what does not concern a claim: a judge that others use has no policy steps."""
+        return self if CLAIMS[claim].arms else replace(self, steps=None)
+
 
 def recipe_of(claim: str, seed: int, arms: Sequence[str], plan: Plan) -> Table:
     """Return the recipe of a claim with these arms."""
     table = load_table(HERE / f"{claim}.toml")
     table["seed"] = seed
     _keep_arms(table, claim, arms)
-    for model in table["models"].values():
-        if str(model.get("init", "")).startswith(RUNS):
-            model["init"] = str(folder_of(plan, CLAIMS[claim].needs, seed) / "models" / "judge")
-        elif plan.tiny and "init" in model:
-            model["init"] = "tiny-llama"
-        elif model.get("init") == MODEL:
-            model["init"] = plan.model
+    if plan.pilot:
+        _keep_start(table)
+    judge = folder_of(plan, CLAIMS[claim].needs, seed) if CLAIMS[claim].needs else Path()
+    _set_models(table, judge, "tiny-llama" if plan.tiny else plan.model, everywhere=plan.tiny)
     if plan.steps is not None:
         for stage in table["stages"]:
             if stage["name"] in CLAIMS[claim].arms:
                 stage["steps"] = plan.steps
+    if plan.problem_steps is not None:
+        for source in table["data"].values():
+            if source["type"].startswith("word-problems"):
+                source["steps"] = plan.problem_steps
     if plan.tiny:
         make_tiny(table)
     for change in plan.changes:
         override(table, change)
     return table
+
+
+def _set_models(table: Table, judge: Path, model: str, *, everywhere: bool) -> None:
+    """Name the judge of the same seed, and the model in place of SmolLM2, or of all models."""
+    for settings in table["models"].values():
+        if str(settings.get("init", "")).startswith(RUNS):
+            settings["init"] = str(judge / "models" / "judge")
+        elif settings.get("init") == MODEL or (everywhere and "init" in settings):
+            settings["init"] = model
+
+
+def digest_of(claim: str, seed: int, arms: Sequence[str], plan: Plan) -> str:
+    """Return a hash of a recipe, by which results of another version of it are known; wherever the runs are."""
+    table = recipe_of(claim, seed, arms, replace(plan, root=Path(RUNS)))
+    return hashlib.blake2b(json.dumps(table, sort_keys=True).encode(), digest_size=8).hexdigest()
+
+
+def _keep_start(table: Table) -> None:
+    """Leave out all but the imitation of the policy and what it can do after it."""
+    names = [stage["name"] for stage in table["stages"]]
+    if "start_answers" in names:
+        table["stages"] = [stage for stage in table["stages"] if stage["name"] in ("imitation", "start_answers")]
+        table["models"] = {"policy": table["models"]["policy"]}
 
 
 def needs_of(claim: str, arms: Sequence[str]) -> str:
@@ -123,4 +156,4 @@ def _models(table: object) -> Iterator[str]:
 def folder_of(plan: Plan, claim: str, seed: int, arms: Sequence[str] = ()) -> Path:
     """Return the folder of a run; one with a part of the arms has a folder of its own."""
     part = "" if len(arms) in (0, len(CLAIMS[claim].arms)) else f"-{'-'.join(arms)}"
-    return plan.folder / f"{claim}-{seed}{part}"
+    return plan.of(claim).folder / f"{claim}-{seed}{part}"

@@ -12,7 +12,7 @@ from typing import Any
 
 from headline_claims import Claim, Column, Difference, Panel, Reach
 
-from rewardsmith.data.word_problems import chain_of, flaws, remarks
+from rewardsmith.data.word_problems import chain_of, main_flaw, remarks
 from rewardsmith.runs.trained_run import TrainedRun
 from rewardsmith.storage import write_atomically
 
@@ -129,7 +129,7 @@ def _mean_name(rows: Sequence[Json]) -> str:
 
 
 def _of_answers(run: TrainedRun, stage: str) -> dict[str, float]:
-    """Return the share of right answers by their first flaw, and idle lines per answer; only of word problems."""
+    """Return the share of right answers by their main flaw, and idle lines per answer; only of word problems."""
     kinds: Counter[str] = Counter()
     idle = total = 0
     for stored in run.groups(stage):
@@ -143,7 +143,7 @@ def _of_answers(run: TrainedRun, stage: str) -> dict[str, float]:
             total += 1
             idle += remarks(rollout.text)
             if score.value == 1.0:
-                kinds[next(iter(flaws(chain, rollout.text)), "")] += 1
+                kinds[main_flaw(chain, rollout.text) or ""] += 1
     right = max(1, kinds.total())
     shares = {f"flaw/{kind}": count / right for kind, count in sorted(kinds.items()) if kind}
     return shares | {"remarks": idle / max(1, total)}

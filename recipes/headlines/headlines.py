@@ -20,6 +20,7 @@ import shutil
 import signal
 import sys
 import time
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from multiprocessing import get_context
@@ -31,11 +32,13 @@ from typing import Any
 import headline_pages
 import headline_results
 from headline_claims import CLAIMS, SEEDS
-from headline_recipes import HALF, LARGER, MODEL, RESULTS, SMALL, Plan, folder_of, needs_of, recipe_of
+from headline_recipes import HALF, LARGER, MODEL, RESULTS, SMALL, Plan, digest_of, folder_of, needs_of, recipe_of
 
 import rewardsmith
 from rewardsmith.errors import UserError
+from rewardsmith.recipe import explain, parse_recipe
 from rewardsmith.runs.trained_run import TrainedRun
+from rewardsmith.storage import differences
 
 PROGRESS_EVERY = 30.0
 """Seconds after which several runs at a time say where they are."""
@@ -65,30 +68,38 @@ class Run:
 
 def missing_arms(claim: str, seed: int, arms: Sequence[str], plan: Plan) -> list[str] | None:
     """Return the arms that have no results yet; None where nothing of the claim has to be run."""
-    file = headline_results.file_of(plan.results, claim, seed)
+    file = headline_results.file_of(plan.of(claim).results, claim, seed)
     if not file.exists():
         return list(arms)
     known = headline_results.read_file(file)
-    missing = [arm for arm in arms if f"{arm}_answers" not in known.stages]
+    for run in known.runs:
+        if run["recipe"] != digest_of(claim, seed, run["arms"], plan):
+            raise UserError(f"{file} is of another version of {claim}.toml: move it away to run it again")
     stages = {stage["name"] for stage in recipe_of(claim, seed, arms, plan)["stages"]}
-    lacks = [stage for stage in CLAIMS[claim].evaluations if stage in stages and stage not in known.stages]
-    return missing if missing or lacks else None
+    measured = [stage for stage in CLAIMS[claim].measured if stage in stages]
+    if all(stage in known.stages for stage in measured):
+        return None
+    if _state(folder_of(plan, claim, seed, arms)) not in ("", "finished"):
+        return list(arms)  # stopped before its end: it goes on where it was
+    return [arm for arm in arms if f"{arm}_answers" not in known.stages]
 
 
 def execute(run: Run, plan: Plan) -> str:
     """Run a claim with one seed, write the summary of what it has finished, and return a line about it."""
     begun = time.monotonic()
     folder = folder_of(plan, run.claim, run.seed, run.arms)
+    recipe = recipe_of(run.claim, run.seed, run.arms, plan)
     failed = ""
     try:
-        rewardsmith.train(recipe_of(run.claim, run.seed, run.arms, plan), folder=folder, quiet=plan.quiet)
+        if not _is_finished(folder, recipe):
+            rewardsmith.train(recipe, folder=folder, quiet=plan.quiet)
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)  # they are large, and the models are there
     except BaseException as error:
         failed = " ".join(str(error).split())[:300] or type(error).__name__
         raise
     finally:
         collect(run, plan, failed)
-    (one,) = (one for one in headline_results.read(plan.results, run.claim) if one.seed == run.seed)
+    one = headline_results.read_file(headline_results.file_of(plan.of(run.claim).results, run.claim, run.seed))
     shares = {arm: one.value(f"{arm}_answers", "accuracy") for arm in ("start", *run.arms)}
     found = ", ".join(f"{arm} {share:.1%}" for arm, share in shares.items() if share is not None)
     return f"{run}: {(time.monotonic() - begun) / 60:.1f} min; right: {found or 'no policy'}"
@@ -100,9 +111,11 @@ def collect(run: Run, plan: Plan, failed: str = "") -> None:
     if not (folder / "recipe.toml").exists():
         return
     made = TrainedRun(folder)
+    plan = plan.of(run.claim)
     facts: Table = {
         "arms": list(run.arms),
-        "model": plan.model,
+        "model": next(model["init"] for model in made.recipe["models"].values() if "init" in model),
+        "recipe": digest_of(run.claim, run.seed, run.arms, plan),
         "changes": plan.differences,
         "device": device(),
         "seconds": round(made.summary["seconds"], 1),
@@ -112,6 +125,17 @@ def collect(run: Run, plan: Plan, failed: str = "") -> None:
     if failed:
         facts["failed"] = failed
     headline_results.write(plan.results, run.claim, run.seed, facts, headline_results.summarise(made))
+
+
+def _state(folder: Path) -> str:
+    """Return the state of a run; "" where there is none."""
+    return TrainedRun(folder).state if (folder / "summary.json").exists() else ""
+
+
+def _is_finished(folder: Path, recipe: Table) -> bool:
+    """Return whether a run of this very recipe is there, whole: only its summary is missing."""
+    resolved = tomllib.loads(explain(parse_recipe(recipe)))
+    return _state(folder) == "finished" and not differences(TrainedRun(folder).recipe, resolved)
 
 
 def device() -> str:
@@ -140,6 +164,7 @@ def due(claims: Sequence[str], seeds: Sequence[int], arms: Sequence[str], plan: 
         of_seed = []
         for claim in claims:
             wanted = [arm for arm in CLAIMS[claim].arms if not arms or arm in arms]
+            wanted = wanted[:1] if plan.pilot else wanted  # all arms have the same start
             if CLAIMS[claim].arms and not wanted:
                 continue
             missing = missing_arms(claim, seed, wanted, plan)
@@ -266,6 +291,8 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--arms", nargs="+", default=[], help="only these arms, such as outcome judged; default: all")
     made.add_argument("--seeds", nargs="+", type=int, default=list(SEEDS), help="default: 0 1 2")
     made.add_argument("--steps", type=int, help="policy steps of each arm; default: those of the recipe")
+    made.add_argument("--problem-steps", type=int, help="steps of each word problem, for judges too; default: 4")
+    made.add_argument("--pilot", action="store_true", help="only imitation: what can the policy do before RL?")
     made.add_argument("--jobs", type=int, default=1, help="runs at a time; several share one GPU")
     made.add_argument("--minutes", type=float, help="save and stop after so many; the same command goes on")
     made.add_argument("--model", default=MODEL, help=f"Hugging Face folder or id in place of SmolLM2; default: {MODEL}")
@@ -287,7 +314,16 @@ def main(words: Sequence[str] | None = None) -> int:
     known = [arm for claim in claims for arm in CLAIMS[claim].arms]
     if unknown := [arm for arm in given.arms if arm not in known]:
         reader.error(f"unknown arm {unknown[0]!r}: choose from {', '.join(dict.fromkeys(known))}")
-    plan = Plan(given.folder, given.model, given.steps, given.tiny, tuple(given.set), given.jobs > 1)
+    plan = Plan(
+        given.folder,
+        given.model,
+        given.steps,
+        given.problem_steps,
+        given.pilot,
+        given.tiny,
+        tuple(given.set),
+        quiet=given.jobs > 1,
+    )
     if not (given.pages or given.collect or given.tiny) and (lacking := _lacking_models(claims, plan)):
         reader.error(lacking)
     scheduler = Scheduler(plan, given.jobs, given.minutes)
@@ -316,7 +352,7 @@ def _show(claims: Sequence[str], plan: Plan) -> None:
             say(f"written: {os.path.relpath(file)}")
         return
     for claim in claims:
-        if seeds := headline_results.read(plan.results, claim):
+        if seeds := headline_results.read(plan.of(claim).results, claim):
             say(f"\n{headline_pages.results_block(claim, CLAIMS[claim], seeds, 'pictures')}")
 
 

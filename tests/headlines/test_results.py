@@ -13,6 +13,7 @@ import headline_pages
 import headline_results
 import pytest
 from headline_claims import ACCURACY, CLAIMS, Claim, Column, Difference, Panel, Reach
+from headline_recipes import Plan, digest_of
 from headline_results import Mean, Seed, apart, band, mean, read, steps_to_reach, value_of, write
 from hypothesis import given
 from hypothesis import strategies as st
@@ -168,6 +169,8 @@ def test_a_mean_over_fewer_seeds_says_so() -> None:
     assert plain(headline_pages.arms_table(CLAIM, seeds)[1])[2][1] == "58.0 % (1 of 2 seeds)"
     block = headline_pages.results_block("claim", CLAIM, seeds, "pictures")
     assert "Seed 1 did not finish: no judge" in block
+    assert "Without results: seed 1 (two rewards), seed 2." in block
+    assert "Without results" not in headline_pages.results_block("claim", CLAIM, SEEDS, "pictures")
     assert "3 runs" in block
     assert "claim --seeds 0 1" in block
 
@@ -246,5 +249,7 @@ def test_committed_results_are_small_and_come_from_the_recipe_as_it_is(file: Pat
     assert file.stat().st_size < 100_000
     assert file.stem == f"{table['claim']}-{table['seed']}"
     assert all(run["changes"] == [] and run["version"] and run["device"] for run in table["runs"])
+    here = Plan(Path("runs"))
+    assert all(run["recipe"] == digest_of(table["claim"], table["seed"], run["arms"], here) for run in table["runs"])
     values = [value for stage in table["stages"].values() for value in stage["values"].values()]
     assert all(math.isfinite(value) for value in values)

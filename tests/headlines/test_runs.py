@@ -13,11 +13,12 @@ import headline_results
 import headlines
 import pytest
 from headline_claims import CLAIMS
-from headline_recipes import Plan, folder_of, needs_of, recipe_of
+from headline_recipes import Plan, digest_of, folder_of, needs_of, recipe_of
 from headlines import Run, Scheduler, collect, due, execute, missing_arms
 
 from rewardsmith.errors import UserError
 from rewardsmith.recipe import load_table, parse_recipe
+from rewardsmith.runs.trained_run import TrainedRun
 from tests.headlines import HEADLINES
 
 
@@ -112,9 +113,61 @@ def test_a_stopped_run_leaves_what_it_has_finished(tmp_path: Path) -> None:
     assert {"start_answers", "none", "none_answers"} <= set(one.stages)
     assert "zeros" not in one.stages
     assert one.failed
-    assert missing_arms("failures", 0, ["none", "zeros"], here) == ["zeros"]
+    (again,) = due(["failures"], [0], ["none", "zeros"], here)
+    assert again == run
+    with pytest.raises(UserError):
+        execute(again, here)
+    steps = [(row["stage"], row["step"]) for row in TrainedRun(folder_of(here, "failures", 0, run.arms)).metrics()]
+    assert steps.count(("imitation", 2)) == steps.count(("none", 2)) == 1  # it has gone on where it was
     collect(run, here, "stopped")
     assert headline_results.read(here.results, "failures")[0].failed == "stopped"
+
+
+def test_a_finished_run_without_its_summary_is_only_summarised(tmp_path: Path) -> None:
+    here, run = plan(tmp_path), Run("failures", 0, ("none",))
+    execute(run, here)
+    file = headline_results.file_of(here.results, "failures", 0)
+    before, metrics = file.read_bytes(), (folder_of(here, "failures", 0, run.arms) / "metrics.jsonl").stat()
+    file.unlink()
+    execute(run, here)
+    assert file.read_bytes() == before
+    assert (folder_of(here, "failures", 0, run.arms) / "metrics.jsonl").stat() == metrics
+
+
+def test_results_of_another_version_of_a_recipe_are_not_mixed_with_new_ones(tmp_path: Path) -> None:
+    here = plan(tmp_path)
+    facts = {"arms": ["none"], "recipe": digest_of("failures", 0, ["none"], here)}
+    headline_results.write(here.results, "failures", 0, facts, {"none_answers": {"values": {}}})
+    assert missing_arms("failures", 0, ["none", "zeros"], here) == ["zeros"]
+    assert digest_of("failures", 0, ["none"], Plan(tmp_path / "elsewhere", tiny=True)) == facts["recipe"]
+    headline_results.write(here.results, "failures", 0, {**facts, "recipe": "0"}, {})
+    with pytest.raises(UserError, match=r"of another version of failures.toml: move it away"):
+        missing_arms("failures", 0, ["none", "zeros"], here)
+
+
+@pytest.mark.parametrize("claim", CLAIMS)
+def test_problems_of_all_sources_become_easier(claim: str, tmp_path: Path) -> None:
+    table = recipe_of(claim, 0, list(CLAIMS[claim].arms), Plan(tmp_path, problem_steps=3))
+    parse_recipe(table)
+    sources = [source for source in table["data"].values() if source["type"].startswith("word-problems")]
+    assert all(source["steps"] == 3 for source in sources)
+    assert sources or claim in ("failures_cpu", "prime_cpu")
+
+
+def test_a_pilot_needs_no_judge_and_trains_no_arm(tmp_path: Path) -> None:
+    here = plan(tmp_path, pilot=True)
+    (run,) = due(["rrm"], [0], [], here)
+    stages = [stage["name"] for stage in recipe_of(run.claim, 0, run.arms, here)["stages"]]
+    assert stages == ["imitation", "start_answers"]
+    assert "right: start" in execute(run, here)
+
+
+def test_other_numbers_of_steps_do_not_train_the_judge_again(tmp_path: Path) -> None:
+    plans = [Plan(tmp_path), Plan(tmp_path, steps=40)]
+    assert len({folder_of(one, "trained_judge", 0) for one in plans}) == 1
+    assert len({folder_of(one, "rrm", 0) for one in plans}) == 2
+    judges = {recipe_of("rrm", 0, ["judged"], one)["models"]["judge"]["init"] for one in plans}
+    assert judges == {str(folder_of(plans[0], "trained_judge", 0) / "models" / "judge")}
 
 
 @pytest.mark.parametrize(

@@ -157,6 +157,17 @@ def flaws(chain: str, text: str) -> list[Flaw]:
     return kinds
 
 
+def main_flaw(chain: str, text: str) -> Flaw | None:
+    """Return what makes an untrusted solution unsound, the kind of a miracle; None where it is sound.
+
+    Where a step is missing or too much, the equations after it are out of place. Where the end is not the last result,
+    a wrong step before it has not led there. So these come before the first wrong equation.
+    """
+    found = flaws(chain, text)
+    whole: tuple[Flaw, ...] = ("missing", "extra", "conclusion")
+    return next((flaw for flaw in whole if flaw in found), next(iter(found), None))
+
+
 def _follows(text: str, found: Sequence[Equation]) -> bool:
     """Return whether the conclusion is the last result."""
     return bool(found) and conclusion(text) == str(found[-1].result)
