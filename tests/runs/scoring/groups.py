@@ -12,7 +12,7 @@ from rewardsmith.records import to_json
 
 # The value of a text is its length. What else happens is up to the environment: the n-th group may end the process.
 REWARDS = '''
-import asyncio, os, signal
+import asyncio, os, signal, time
 
 from rewardsmith import Failure, Score
 from rewardsmith.rewards.base import Halt
@@ -30,6 +30,7 @@ class Length:
         calls += 1
         if calls == int(os.environ.get("STRIKE_AT", "0")):
             os.kill(os.getpid(), int(os.environ["STRIKE"]))
+            time.sleep(0.3)  # the signal comes before the next group, however busy the machine is
         await asyncio.sleep(0.001 * (calls % 3))  # others overtake
         with open(os.environ["CALLS"], "a") if "CALLS" in os.environ else open(os.devnull, "w") as log:
             log.write(group.prompt.id + chr(10))
