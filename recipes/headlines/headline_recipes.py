@@ -105,7 +105,8 @@ def _set_models(table: Table, judge: Path, model: str, *, everywhere: bool) -> N
 def digest_of(claim: str, seed: int, arms: Sequence[str], plan: Plan) -> str:
     """Return a hash of a recipe, by which results of another version of it are known; wherever the runs are."""
     table = recipe_of(claim, seed, arms, replace(plan, root=Path(RUNS)))
-    return hashlib.blake2b(json.dumps(table, sort_keys=True).encode(), digest_size=8).hexdigest()
+    text = json.dumps(table, sort_keys=True, default=lambda thing: type(thing).__name__)
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def _keep_start(table: Table) -> None:
